@@ -1,0 +1,203 @@
+"""The contract that every backend honours.
+
+A backend prepares a sandbox, which changes nothing that a command could notice but makes its cgroups, so that
+the sensor can be told of them; then starts it, runs commands in it phase by phase, compares its writable
+layer, and removes every trace of it. Errors are `SandboxError`; its message says what to do.
+"""
+
+from __future__ import annotations
+
+import abc
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from invigilator.profiles.policy import PhaseName, Policy
+
+
+class SandboxError(Exception):
+    """The sandbox could not be made, entered or removed: an infrastructure failure, never the agent's."""
+
+
+class UnavailableError(SandboxError):
+    """This machine cannot run the backend; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryFile:
+    """A canary to plant: absolute path inside the sandbox, and content."""
+
+    path: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """What to make. `workspace` is a host folder (None: an empty one); `root` a host folder for `--root`."""
+
+    sandbox_id: uuid.UUID
+    policy: Policy
+    workspace: Path | None = None
+    root: Path | None = None
+    owner_uid: int = 0
+    owner_gid: int = 0
+    canaries: Sequence[CanaryFile] = ()
+    hostname: str = "sandbox"
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One mount of the sandbox as the kernel names it: superblock device (major << 20 | minor, the kernel's
+    `s_dev`), the folder of that file system that is mounted, and where it is mounted in the sandbox."""
+
+    dev: int
+    fs_root: bytes
+    mount_point: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Where a command's standard streams end on the host: descriptors that the caller keeps open until
+    `Process.wait` returns. With `tty`, all three are one pseudo-terminal of the guard's, copied to them."""
+
+    stdin: int
+    stdout: int
+    stderr: int
+    tty: bool = False
+    rows: int = 24
+    columns: int = 80
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """`code` as a shell would say it (128 + signal; 126, 127 where it could not be executed)."""
+
+    code: int
+    signal: int = 0
+    reason: Literal["exited", "signalled", "timeout", "oom", "limit"] = "exited"
+    output_bytes: int = 0
+    output_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference of the writable layer against what the sandbox began with: path inside the sandbox,
+    what changed, size in bytes, and the object as the kernel would name it where it exists."""
+
+    path: bytes
+    change: Literal["added", "modified", "removed", "metadata"]
+    size: int = 0
+    mode: int = 0
+    ino: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitHit:
+    """A limit that was reached: output, disk, memory, pids or ttl; in the limit's own unit."""
+
+    limit: Literal["output", "disk", "memory", "pids", "ttl"]
+    value: int
+    maximum: int
+
+
+class Process(abc.ABC):
+    """One command running in a sandbox. `pid` is its process id in the host's namespace."""
+
+    pid: int
+
+    @abc.abstractmethod
+    def wait(self, timeout_s: float | None = None) -> ExitStatus:
+        """Wait for its end; on timeout end the whole command (TERM, then KILL) with reason `timeout`."""
+
+    @abc.abstractmethod
+    def signal(self, number: int) -> None:
+        """Send a signal to the command's foreground process group."""
+
+    @abc.abstractmethod
+    def resize(self, rows: int, columns: int) -> None:
+        """Tell the pseudo-terminal its size; nothing without one."""
+
+
+class Sandbox(abc.ABC):
+    """One sandbox, from `Backend.prepare` to `remove`."""
+
+    spec: SandboxSpec
+
+    @abc.abstractmethod
+    def cgroups(self) -> Mapping[PhaseName, int]:
+        """Cgroup v2 id of each phase's leaf; known once prepared, before any process is in them."""
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Namespaces, file systems, limits, and the init process; no command yet."""
+
+    @abc.abstractmethod
+    def mounts(self) -> Sequence[Mount]:
+        """The mount table after `start`, longest mount point first."""
+
+    @abc.abstractmethod
+    def enforcement(self) -> Mapping[str, str]:
+        """Tier → `enforce`, `complain`, `absent` or `off`: what is in force, as observed, not as intended."""
+
+    @abc.abstractmethod
+    def execute(
+        self,
+        command: Sequence[str | bytes],
+        *,
+        phase: PhaseName,
+        streams: Streams,
+        cwd: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        output_limit_bytes: int | None = None,
+    ) -> Process:
+        """Start a command in the phase's leaf cgroup; `SandboxError` where the sandbox is gone."""
+
+    @abc.abstractmethod
+    def survivors(self, phase: PhaseName) -> Sequence[int]:
+        """Host pids of processes that are in another phase's leaf than `phase`."""
+
+    @abc.abstractmethod
+    def end_processes(self, phase: PhaseName | None = None) -> None:
+        """Kill every process of a phase's leaf (None: of all), and wait until the leaf is empty."""
+
+    @abc.abstractmethod
+    def changes(self, under: Sequence[str]) -> Iterator[Change]:
+        """Differences of the writable layer at or below the given in-sandbox paths."""
+
+    @abc.abstractmethod
+    def limits_hit(self) -> Sequence[LimitHit]:
+        """Limits reached so far."""
+
+    @abc.abstractmethod
+    def write_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
+        """Put a file into the sandbox, never through a symbolic link out of it."""
+
+    @abc.abstractmethod
+    def read_file(self, path: str, limit_bytes: int = 64 << 20) -> bytes:
+        """Take a regular file out of the sandbox, never through a symbolic link out of it."""
+
+    @abc.abstractmethod
+    def copy_back(self) -> None:
+        """Bring the workspace's changes to the host folder as its owner, without setuid bits, devices or
+        foreign attributes, never through a symbolic link out of it."""
+
+    @abc.abstractmethod
+    def remove(self) -> None:
+        """End everything and remove every trace: processes, mounts, cgroups, links, layers. Idempotent."""
+
+
+class Backend(abc.ABC):
+    """One kind of sandbox."""
+
+    name: str
+
+    @abc.abstractmethod
+    def prepare(self, spec: SandboxSpec) -> Sandbox:
+        """Cgroups, ids and layers; no process yet. `UnavailableError` where this machine cannot."""
+
+    @abc.abstractmethod
+    def sweep(self) -> int:
+        """Remove what sandboxes of dead agents left behind; the number of sandboxes removed."""

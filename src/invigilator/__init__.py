@@ -1,0 +1,1 @@
+"""Invigilator: watch over AI agents in their sandboxes."""
