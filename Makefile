@@ -1,0 +1,51 @@
+# The project's two commands: `make demo` and `make test`. Both install what they need first.
+#
+#   make setup      system packages (Debian, Ubuntu; as root), .venv, kernel object, launcher
+#   make demo       guarded rollouts with real programs; prints incidents, penalties and the page's address
+#   make test       lint, types, import rules and every test that ends in minutes
+#   make test-slow  the rest: honest work in bulk, long fault and load tests
+#   make bench      figures, as ratios against peers
+#   make clean      remove what the above made
+
+SHELL := /bin/bash
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+GUARD := $(VENV)/bin/guard
+STATE := $(CURDIR)/.state
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint bench clean
+
+help:
+	@sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))
+
+$(VENV)/.ready: pyproject.toml setup.sh
+	./setup.sh $(VENV)
+	@touch $@
+
+setup: $(VENV)/.ready
+	@$(PYTHON) -m invigilator.ebpf.build
+	@$(PYTHON) -m invigilator.sandbox.build
+
+demo: setup
+	INVIGILATOR_HOME=$(STATE)/demo $(PYTHON) -m invigilator.guard.demo
+
+lint: $(VENV)/.ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+test: setup lint
+	$(VENV)/bin/pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: setup
+	$(VENV)/bin/pytest -m slow $(PYTEST_ARGS)
+	INVIGILATOR_HOME=$(STATE)/eval $(GUARD) eval --honest
+
+bench: setup
+	INVIGILATOR_HOME=$(STATE)/bench $(GUARD) bench
+
+clean:
+	rm -rf $(VENV) $(STATE) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

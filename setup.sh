@@ -1,0 +1,52 @@
+#!/bin/bash
+# Install what Invigilator needs on Debian or Ubuntu: system packages (as root), then a virtual environment.
+#   ./setup.sh [VENV]
+# Without root the system packages are only checked: offline commands work without them.
+set -euo pipefail
+cd "$(dirname "$0")"
+venv=${1:-.venv}
+
+# What runs the guard on a node: the sensor, the launcher, the policy compilers.
+node="python3 python3-venv python3-seccomp python3-apparmor python3-libapparmor
+      clang llvm libbpf-dev gcc libc6-dev make e2fsprogs btrfs-progs iproute2 git util-linux"
+# What the tests use besides: real peers, real file systems, a real ClickHouse listener.
+tests="xfsprogs strace npm procps curl ca-certificates dpkg-dev"
+
+missing() { for p in "$@"; do dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed || echo "$p"; done; }
+
+if ! command -v dpkg-query >/dev/null; then
+	echo "setup: this is neither Debian nor Ubuntu; install the equivalents of:" $node $tests >&2
+else
+	# A newer npm than the distribution's may be there already, outside its package manager.
+	if command -v npm >/dev/null; then tests=${tests/npm/}; fi
+	# bpftool is a package of its own on Debian and newer Ubuntu, part of linux-tools-common on older ones.
+	if command -v bpftool >/dev/null || [ -x /usr/sbin/bpftool ]; then bpftool=; else bpftool=bpftool; fi
+	need=$(missing $node $tests)
+	if [ -n "$need$bpftool" ]; then
+		if [ "$(id -u)" != 0 ]; then
+			echo "setup: as root, run: apt-get install" $need $bpftool >&2
+		else
+			echo "setup: installing" $need $bpftool
+			export DEBIAN_FRONTEND=noninteractive
+			apt-get update -qq
+			if [ -n "$need" ]; then apt-get install -y -qq --no-install-recommends $need >/dev/null; fi
+			if [ -n "$bpftool" ]; then
+				apt-get install -y -qq --no-install-recommends bpftool >/dev/null 2>&1 ||
+					apt-get install -y -qq --no-install-recommends linux-tools-common >/dev/null
+			fi
+		fi
+	fi
+fi
+
+# The distribution's own Python, since its bindings (seccomp, AppArmor) come as packages for it alone.
+python=/usr/bin/python3
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+	echo "setup: Python 3.11 or newer is needed; $python is $("$python" --version)" >&2
+	exit 1
+}
+if ! [ -x "$venv/bin/python" ]; then
+	"$python" -m venv --system-site-packages "$venv"
+	"$venv/bin/pip" install -q --upgrade pip
+fi
+echo "setup: installing Python packages into $venv"
+"$venv/bin/pip" install -q -e '.[node,serve,test]'
