@@ -1,0 +1,113 @@
+"""The daemons of this node: found where they run, started under a lock where they do not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from invigilator.guard.errors import MissingError, UnreachableError
+from invigilator.guard.home import HOME_VARIABLE, Home, connect_unix
+
+START_TIMEOUT_S = 60.0
+IDLE_VARIABLE = "INVIGILATOR_IDLE_S"
+IDLE_DEFAULT_S = 60.0
+"""How long a daemon that was started on demand stays after its last use."""
+
+_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH")
+
+
+def idle_s() -> float:
+    """Seconds of idleness after which a daemon started on demand ends."""
+    return float(os.environ.get(IDLE_VARIABLE) or IDLE_DEFAULT_S)
+
+
+def require_root(what: str) -> None:
+    """`MissingError` where this process is not root."""
+    if os.geteuid() != 0:
+        raise MissingError(
+            f"{what} needs root (namespaces, cgroups, eBPF); this is uid {os.geteuid()}",
+            fix="run it with sudo; `guard doctor` shows what works without",
+        )
+
+
+def agent_connection(home: Home) -> socket.socket:
+    """A connection to this node's agent, which is started where none runs."""
+    require_root("the agent")
+    home.make()
+    return _reach(home, "agent", home.agent_socket, socket.SOCK_SEQPACKET, _agent_command())
+
+
+def ensure_serve(home: Home) -> Path:
+    """The socket of this node's serve, which is started where none runs (root only)."""
+    with contextlib.suppress(OSError):
+        connect_unix(home.serve_socket, socket.SOCK_STREAM).close()
+        return home.serve_socket
+    require_root("starting the service")
+    home.make()
+    _reach(home, "serve", home.serve_socket, socket.SOCK_STREAM, _serve_command()).close()
+    return home.serve_socket
+
+
+def _agent_command() -> list[str]:
+    return [sys.executable, "-m", "invigilator.guard.agent", "--idle", str(idle_s())]
+
+
+def _serve_command() -> list[str]:
+    return [sys.executable, "-m", "invigilator.guard.cli.main", "serve", "--idle", str(idle_s())]
+
+
+def _reach(
+    home: Home, name: str, address: Path, kind: socket.SocketKind, command: Sequence[str]
+) -> socket.socket:
+    with contextlib.suppress(OSError):
+        return connect_unix(address, kind)
+    with home.lock(f"{name}.start", wait=True):
+        # Whoever held the lock before may have started it meanwhile.
+        with contextlib.suppress(OSError):
+            return connect_unix(address, kind)
+        return _start(home, name, address, kind, command)
+
+
+def _start(
+    home: Home, name: str, address: Path, kind: socket.SocketKind, command: Sequence[str]
+) -> socket.socket:
+    log = home.run / f"{name}.log"
+    began_at = log.stat().st_size if log.exists() else 0
+    with log.open("ab") as out:
+        daemon = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd="/",
+            env=_environment(home),
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            return connect_unix(address, kind)
+        if daemon.poll() is not None:
+            raise UnreachableError(f"the {name} did not start: {_last_line(log, began_at)}", where=str(log))
+        time.sleep(0.01)
+    daemon.kill()
+    raise UnreachableError(f"the {name} did not answer within {START_TIMEOUT_S:.0f} s", where=str(log))
+
+
+def _environment(home: Home) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    ours = {name: value for name, value in os.environ.items() if name.startswith("INVIGILATOR_")}
+    return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **kept, **ours, HOME_VARIABLE: str(home.folder)}
+
+
+def _last_line(log: Path, began_at: int) -> str:
+    with log.open("rb") as file:
+        file.seek(began_at)
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("guard: ") if lines else "it said nothing"
