@@ -48,9 +48,9 @@ class LockHeldError(HomeError):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The state folder. `folder` is absolute."""
+    """The state folder. `root` is absolute."""
 
-    folder: Path
+    root: Path
 
     @classmethod
     def from_environment(cls) -> Home:
@@ -60,7 +60,7 @@ class Home:
     @property
     def run(self) -> Path:
         """Sockets, locks and logs."""
-        return self.folder / "run"
+        return self.root / "run"
 
     @property
     def agent_socket(self) -> Path:
@@ -73,50 +73,55 @@ class Home:
         return self.run / "serve.sock"
 
     @property
+    def tokens(self) -> Path:
+        """The file of the API's bearer tokens."""
+        return self.root / "tokens"
+
+    @property
     def spool(self) -> Path:
         """Segments that the store has not acknowledged."""
-        return self.folder / "spool"
+        return self.root / "spool"
 
     @property
     def store(self) -> Path:
         """The embedded store."""
-        return self.folder / "store"
+        return self.root / "store"
 
     @property
     def sandboxes(self) -> Path:
         """One folder a sandbox, the backends' own."""
-        return self.folder / "sandboxes"
+        return self.root / "sandboxes"
 
     @property
     def roots(self) -> Path:
         """Root templates."""
-        return self.folder / "roots"
+        return self.root / "roots"
 
     @property
     def rollouts(self) -> Path:
         """One record per live rollout, so that the next agent can tell what a dead one left."""
-        return self.folder / "rollouts"
+        return self.root / "rollouts"
 
     def make(self) -> Home:
         """Create what is missing, with the modes that the privileges of agent and serve ask for."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(parents=True, exist_ok=True)
             for name, mode in _FOLDERS.items():
-                folder = self.folder / name
+                folder = self.root / name
                 folder.mkdir(exist_ok=True)
                 if folder.stat().st_uid == os.geteuid():
                     folder.chmod(mode)
         except OSError as error:
             raise HomeError(
                 f"the state folder cannot be made: {error.strerror}",
-                where=str(self.folder),
+                where=str(self.root),
                 fix=f"set {HOME_VARIABLE} to a folder that root can write",
             ) from error
         return self
 
     def node_id(self) -> uuid.UUID:
         """This node's id, generated at first use."""
-        file = self.folder / "node.json"
+        file = self.root / "node.json"
         with self.lock("node", wait=True):
             if not file.exists():
                 write_atomically(file, json.dumps({"node_id": str(uuid.uuid4())}).encode(), 0o644)

@@ -67,7 +67,7 @@ def _reach(
 ) -> socket.socket:
     with contextlib.suppress(OSError):
         return connect_unix(address, kind)
-    with home.lock(f"{name}.start", wait=True):
+    with home.lock("start", wait=True):
         # Whoever held the lock before may have started it meanwhile.
         with contextlib.suppress(OSError):
             return connect_unix(address, kind)
@@ -103,7 +103,7 @@ def _start(
 def _environment(home: Home) -> dict[str, str]:
     kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     ours = {name: value for name, value in os.environ.items() if name.startswith("INVIGILATOR_")}
-    return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **kept, **ours, HOME_VARIABLE: str(home.folder)}
+    return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **kept, **ours, HOME_VARIABLE: str(home.root)}
 
 
 def _last_line(log: Path, began_at: int) -> str:

@@ -14,7 +14,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,19 +101,24 @@ class Channel:
 
     async def _ready(self, descriptor: int, *, reading: bool) -> None:
         loop = asyncio.get_running_loop()
-        ready = loop.create_future()
+        ready: asyncio.Future[None] = loop.create_future()
         watch, unwatch = (
             (loop.add_reader, loop.remove_reader) if reading else (loop.add_writer, loop.remove_writer)
         )
-        watch(descriptor, lambda: ready.done() or ready.set_result(None))
+        watch(descriptor, _settle, ready)
         try:
             await ready
         finally:
             unwatch(descriptor)
 
 
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
 @contextlib.contextmanager
-def _memory_file(content: bytes) -> Any:
+def _memory_file(content: bytes) -> Iterator[int]:
     descriptor = os.memfd_create("message", os.MFD_CLOEXEC)
     try:
         view = memoryview(content)
