@@ -1,0 +1,49 @@
+"""The application: routes under /v1, the page, and what every request passes through."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+
+from invigilator.guard.api import health, problem, segments
+from invigilator.guard.api.access import Access
+from invigilator.guard.api.gate import StoreGate
+from invigilator.guard.api.traffic import Traffic, TrafficRules
+from invigilator.guard.release import version
+
+ROUTERS = (health.router, segments.router)
+
+
+def create(gate: StoreGate, access: Access, traffic: Traffic | None = None) -> FastAPI:
+    """The application over a store and a way to know callers; it opens and closes the store itself."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        opening = asyncio.create_task(gate.keep_open())
+        yield
+        opening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await opening
+        await gate.close()
+
+    app = FastAPI(
+        title="Invigilator",
+        version=version(),
+        summary="Rollouts, incidents and penalties of AI agents in sandboxes",
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.gate = gate
+    app.state.access = access
+    app.state.pid = os.getpid()
+    problem.install(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    app.add_middleware(TrafficRules, traffic=traffic or Traffic())
+    return app

@@ -1,0 +1,167 @@
+"""The `guard serve` process: listen, drop every privilege, open the store, answer, end when idle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from invigilator.guard.api import app as application
+from invigilator.guard.api.access import PEER_PREFIX, Access, trusted_uids
+from invigilator.guard.api.gate import StoreGate
+from invigilator.guard.api.privileges import drop, hand_over, seclude
+from invigilator.guard.api.tokens import TokenFile
+from invigilator.guard.api.traffic import Traffic
+from invigilator.guard.errors import GuardError
+from invigilator.guard.home import Home, short_address
+
+SERVE_UID = 61500
+"""No account of that number is needed; Debian gives out 1000 to 59999 to people."""
+BACKLOG = 1024
+IDLE_CHECK_S = 0.5
+_log = logging.getLogger("invigilator.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """`store`: a folder's path or a ClickHouse URL. `listen`: (host, port) of loopback TCP, or None.
+
+    `idle_timeout_s`: end after that many seconds without a request; None: never.
+    """
+
+    home: Home
+    store: str
+    uid: int = SERVE_UID
+    listen: tuple[str, int] | None = None
+    idle_timeout_s: float | None = None
+    socket_path: Path | None = None
+
+
+class PeerProtocol(H11Protocol):
+    """HTTP whose client address, on a Unix socket, is the peer's user id as the kernel tells it."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Write the peer's credentials where the application looks for an address."""
+        super().connection_made(transport)
+        link = transport.get_extra_info("socket")
+        if link is not None and link.family == socket.AF_UNIX:
+            credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            pid, uid = (int.from_bytes(credentials[at : at + 4], "little") for at in (0, 4))
+            self.client = (f"{PEER_PREFIX}{uid}", pid)
+
+
+class Server(uvicorn.Server):
+    """uvicorn that ends when idle, holding the start lock while it does so."""
+
+    def __init__(self, config: uvicorn.Config, traffic: Traffic, settings: ServeSettings, lock: int) -> None:
+        super().__init__(config)
+        self._traffic = traffic
+        self._idle_timeout_s = settings.idle_timeout_s
+        self._start_lock = lock
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to end now; called ten times a second."""
+        if self._idle_timeout_s is not None and self._traffic.idle_s() > self._idle_timeout_s:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._start_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _log.info("idle for %.0f s: ending", self._idle_timeout_s)
+                return True
+        return await super().on_tick(counter)
+
+
+def serve(settings: ServeSettings) -> None:
+    """Run until a signal or until idle. GuardError where another serves this home, or it cannot listen."""
+    home = settings.home.make()
+    held = hold(home.run / "serve.lock")
+    start_lock = os.open(home.run / "start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    tokens = TokenFile(home.tokens)
+    hand_over(home.store, settings.uid)
+    hand_over(home.tokens, settings.uid, folder=False)
+    seclude(home.root, settings.uid)
+    opener = import_store()
+    listeners = listen(settings)
+    trusted = trusted_uids()
+    drop(settings.uid)
+    gate = StoreGate(settings.store, opener)
+    traffic = Traffic()
+    app = application.create(gate, Access(tokens.find, trusted), traffic)
+    config = uvicorn.Config(
+        app,
+        http=PeerProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=30,
+        h11_max_incomplete_event_size=64 << 10,
+    )
+    server = Server(config, traffic, settings, start_lock)
+    asyncio.run(server.serve(sockets=listeners))
+    os.close(held)
+
+
+def import_store() -> Any:
+    """`Store.open`, everything that it needs imported: after the drop some of it may be out of reach."""
+    from invigilator.incidents.store import Store
+
+    return Store.open
+
+
+def hold(path: Path) -> int:
+    """A descriptor that holds the lock of the one serving process until it is closed; writes the pid."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
+        os.close(lock)
+        problem = f"guard serve already runs here as process {holder}"
+        raise GuardError(problem, where=str(path.parent.parent), fix="use it, or end it first") from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def listen(settings: ServeSettings) -> list[socket.socket]:
+    """The listening sockets: the home's Unix socket and, if asked for, loopback TCP."""
+    path = settings.socket_path or settings.home.serve_socket
+    path.unlink(missing_ok=True)
+    local = socket.socket(socket.AF_UNIX)
+    with short_address(path) as address:
+        local.bind(address)
+    # Everybody may connect: who they are is asked of the kernel, what they may is asked of their token.
+    path.chmod(0o666)
+    local.listen(BACKLOG)
+    listeners = [local]
+    if settings.listen is not None:
+        listeners.append(listen_tcp(*settings.listen))
+    return listeners
+
+
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """A listening loopback socket; other addresses are refused, as tokens would travel in the clear."""
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        fix = "listen on 127.0.0.1 and put a TLS proxy in front"
+        raise GuardError("guard serve listens on loopback only", where=host, fix=fix)
+    family = socket.AF_INET6 if host == "::1" else socket.AF_INET
+    link = socket.socket(family)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        link.bind((host, port))
+    except OSError as error:
+        raise GuardError(f"cannot listen: {error.strerror}", where=f"{host}:{port}") from None
+    link.listen(BACKLOG)
+    return link

@@ -1,0 +1,121 @@
+"""Access tokens: made once, shown once, kept only as hashes in one file of the serving user's."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from invigilator.guard.api.access import RIGHTS, Caller, Role
+from invigilator.guard.errors import GuardError, NotFoundError
+
+PREFIX = "inv"
+SECRET_BYTES = 32
+"""256 bits of the kernel's randomness need no slow hash: SHA-256 cannot be searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token as kept: its public id, its name and role, the hex SHA-256 of its secret, when it ends
+    (Unix seconds; None: never)."""
+
+    id: str
+    name: str
+    role: Role
+    digest: str
+    expires_at: float | None = None
+
+    def accepts(self, secret: str, now: float) -> bool:
+        """Whether `secret` is this token's and the token still holds."""
+        same = hmac.compare_digest(self.digest, digest(secret))
+        return same and (self.expires_at is None or now < self.expires_at)
+
+
+def digest(secret: str) -> str:
+    """The hex SHA-256 of a token's secret."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class TokenFile:
+    """The file of tokens, one JSON object a line; read again whenever it changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._tokens: dict[str, Token] = {}
+
+    def find(self, text: str) -> Caller | None:
+        """Who holds the token `text`, or None where it is wrong, expired or revoked."""
+        prefix, _, rest = text.partition("_")
+        token_id, _, secret = rest.partition("_")
+        token = self._read().get(token_id)
+        if prefix != PREFIX or token is None or not token.accepts(secret, time.time()):
+            return None
+        return Caller(token.name, token.role)
+
+    def list(self) -> list[Token]:
+        """All tokens, by name."""
+        return sorted(self._read().values(), key=lambda token: (token.name, token.id))
+
+    def create(self, name: str, role: str, ttl_s: float | None = None) -> tuple[Token, str]:
+        """A new token and its text, which is kept nowhere."""
+        if role not in RIGHTS:
+            raise GuardError(f"no role {role!r}", fix=f"roles are {', '.join(RIGHTS)}")
+        secret = secrets.token_urlsafe(SECRET_BYTES)
+        expires_at = None if ttl_s is None else time.time() + ttl_s
+        token = Token(secrets.token_hex(6), name, role, digest(secret), expires_at)
+        with self._locked():
+            self._write([*self._read().values(), token])
+        return token, f"{PREFIX}_{token.id}_{secret}"
+
+    def revoke(self, token_id: str) -> Token:
+        """Take a token out; it is refused from the next request on."""
+        with self._locked():
+            tokens = dict(self._read())
+            if token_id not in tokens:
+                raise NotFoundError(f"no token {token_id!r}", fix="see `guard token list`")
+            gone = tokens.pop(token_id)
+            self._write(list(tokens.values()))
+        return gone
+
+    def _read(self) -> dict[str, Token]:
+        try:
+            with self._path.open() as file:
+                status = os.fstat(file.fileno())
+                seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+                if seen != self._seen:
+                    found = [Token(**json.loads(line)) for line in file if line.strip()]
+                    self._tokens, self._seen = {token.id: token for token in found}, seen
+        except FileNotFoundError:
+            self._tokens, self._seen = {}, None
+        return self._tokens
+
+    def _write(self, tokens: list[Token]) -> None:
+        owner = self._path.parent.stat() if not self._path.exists() else self._path.stat()
+        fresh = self._path.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.writelines(json.dumps(asdict(token)) + "\n" for token in tokens)
+            file.flush()
+            os.fsync(file.fileno())
+            if os.getuid() == 0:
+                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+        fresh.replace(self._path)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)

@@ -1,0 +1,106 @@
+"""What every request passes through: size and rate limits, and the time of the last one."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from invigilator.guard.api.access import PEER_PREFIX
+from invigilator.guard.api.problem import ProblemError
+
+SEGMENT_BYTES_MAX = 256 << 20
+BODY_BYTES_MAX = 16 << 20
+"""A list of 100,000 rollout ids of 100 bytes fits."""
+REQUESTS_PER_S = 50.0
+REQUESTS_BURST = 200.0
+ADDRESSES_MAX = 4096
+SEGMENTS_PATH = "/v1/segments"
+WATCHING_PATHS = frozenset({"/v1/health"})
+"""Asking these does not keep an idle server alive."""
+
+
+class Buckets:
+    """Token buckets, one an address; the least recently used one is forgotten past ADDRESSES_MAX."""
+
+    def __init__(self, rate_per_s: float = REQUESTS_PER_S, burst: float = REQUESTS_BURST) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = burst
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, address: str, now_s: float) -> bool:
+        """Whether one more request of `address` is within its rate; counts it if so."""
+        level, then_s = self._levels.pop(address, (self._burst, now_s))
+        level = min(self._burst, level + (now_s - then_s) * self._rate_per_s)
+        allowed = level >= 1.0
+        self._levels[address] = (level - 1.0 if allowed else level, now_s)
+        if len(self._levels) > ADDRESSES_MAX:
+            self._levels.popitem(last=False)
+        return allowed
+
+
+class Traffic:
+    """Requests in flight and when the last one ended (monotonic seconds)."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.last_s = time.monotonic()
+
+    def idle_s(self) -> float:
+        """Seconds since a request was last being answered."""
+        return 0.0 if self.in_flight else time.monotonic() - self.last_s
+
+
+class TrafficRules:
+    """ASGI middleware: refuses bodies over their limit and addresses over their rate."""
+
+    def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
+        self._app = app
+        self._traffic = traffic
+        self._buckets = Buckets()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let one request through, or answer it with 413 or 429."""
+        if scope["type"] != "http" or scope["path"] in WATCHING_PATHS:
+            await self._app(scope, receive, send)
+            return
+        self._traffic.in_flight += 1
+        try:
+            await self._limited(scope, receive, send)
+        except ProblemError as error:
+            await error.response()(scope, receive, send)
+        finally:
+            self._traffic.in_flight -= 1
+            self._traffic.last_s = time.monotonic()
+
+    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = scope.get("client") or ("", 0)
+        on_socket = str(client[0]).startswith(PEER_PREFIX)
+        if not on_socket and not self._buckets.take(str(client[0]), time.monotonic()):
+            raise ProblemError(429, "too-many-requests", "more requests than allowed", retry_after_s=1.0)
+        limit = SEGMENT_BYTES_MAX if scope["path"] == SEGMENTS_PATH else BODY_BYTES_MAX
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > limit:
+            raise too_large(limit)
+        await self._app(scope, counted(receive, limit), send)
+
+
+def counted(receive: Receive, limit: int) -> Receive:
+    """`receive`, refusing to hand on more than `limit` bytes of body (a chunked body declares no length)."""
+    seen = 0
+
+    async def limited() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > limit:
+            raise too_large(limit)
+        return message
+
+    return limited
+
+
+def too_large(limit: int) -> ProblemError:
+    """The 413 for a body over `limit` bytes."""
+    return ProblemError(413, "body-too-large", f"the body is over {limit} bytes", fix="send it in parts")

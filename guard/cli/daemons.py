@@ -1,0 +1,56 @@
+"""`guard serve`, `guard agent`, `guard up`, `guard down`, `guard status`: the processes behind the commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+HomeOption = Annotated[
+    Path | None,
+    typer.Option("--home", help="State folder.", show_default="$INVIGILATOR_HOME, else /var/lib/invigilator"),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("serve")(serve)
+
+
+def serve(
+    home: HomeOption = None,
+    store: Annotated[
+        str | None,
+        typer.Option(help="A folder, or a ClickHouse server's URL.", show_default="the home's store/"),
+    ] = None,
+    uid: Annotated[
+        int, typer.Option(help="As root: the user id to become before opening the store.")
+    ] = 61500,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Also listen here (loopback only, with tokens).")
+    ] = None,
+    idle: Annotated[
+        float | None,
+        typer.Option("--idle", metavar="SECONDS", help="End when nothing was asked for that long."),
+    ] = None,
+) -> None:
+    """Run the API and the pages, in the foreground. The only process that opens the store; never as root."""
+    import logging
+
+    from invigilator.guard.api.server import ServeSettings
+    from invigilator.guard.api.server import serve as run
+    from invigilator.guard.home import Home
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    place = Home(home.absolute()) if home else Home.from_environment()
+    address = parse_address(listen) if listen else None
+    run(ServeSettings(place, store or str(place.store), uid, address, idle))
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT` as a pair; [::1]:PORT for IPv6."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise typer.BadParameter(f"{text!r} is not HOST:PORT", param_hint="--listen")
+    return host.strip("[]"), int(port)

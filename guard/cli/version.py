@@ -1,0 +1,40 @@
+"""`guard version` and `guard completion`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Shell(StrEnum):
+    """Shells that completion is written for."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("version")(version)
+    app.command("completion")(completion)
+
+
+def version(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Print the version of Invigilator."""
+    from invigilator.guard.cli.output import print_json
+    from invigilator.guard.release import version as release
+
+    if json_output:
+        print_json({"version": release()})
+    else:
+        print(f"invigilator {release()}")
+
+
+def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> None:
+    """Print the shell's completion script: `guard completion bash > /etc/bash_completion.d/guard`."""
+    from typer.completion import get_completion_script
+
+    print(get_completion_script(prog_name="guard", complete_var="_GUARD_COMPLETE", shell=shell.value))
