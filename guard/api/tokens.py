@@ -61,7 +61,7 @@ class TokenFile:
             return None
         return Caller(token.name, token.role)
 
-    def list(self) -> list[Token]:
+    def all(self) -> list[Token]:
         """All tokens, by name."""
         return sorted(self._read().values(), key=lambda token: (token.name, token.id))
 

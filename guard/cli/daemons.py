@@ -1,4 +1,4 @@
-"""`guard serve`, `guard agent`, `guard up`, `guard down`, `guard status`: the processes behind the commands."""
+"""`guard serve`, `guard agent`, `guard up`, `guard down`, `guard status`: the daemons."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def serve(
     ] = None,
     idle: Annotated[
         float | None,
-        typer.Option("--idle", metavar="SECONDS", help="End when nothing was asked for that long."),
+        typer.Option("--idle-timeout", metavar="SECONDS", help="End when nothing was asked for that long."),
     ] = None,
 ) -> None:
     """Run the API and the pages, in the foreground. The only process that opens the store; never as root."""
@@ -43,7 +43,7 @@ def serve(
     from invigilator.guard.home import Home
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    place = Home(home.absolute()) if home else Home.from_environment()
+    place = Home.locate(home)
     address = parse_address(listen) if listen else None
     run(ServeSettings(place, store or str(place.store), uid, address, idle))
 

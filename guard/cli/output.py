@@ -1,4 +1,4 @@
-"""What commands print: tables to a terminal, JSON to programs; text of an agent's making never acts on either."""
+"""What commands print: tables to a terminal, JSON to programs; no text acts on either."""
 
 from __future__ import annotations
 

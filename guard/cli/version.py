@@ -35,6 +35,6 @@ def version(json_output: Annotated[bool, typer.Option("--json", help="Print JSON
 
 def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> None:
     """Print the shell's completion script: `guard completion bash > /etc/bash_completion.d/guard`."""
-    from typer.completion import get_completion_script
+    from typer._completion_shared import get_completion_script
 
     print(get_completion_script(prog_name="guard", complete_var="_GUARD_COMPLETE", shell=shell.value))

@@ -1,0 +1,202 @@
+"""What can confine a sandbox here: seccomp, cgroup limits, namespaces, disks, AppArmor, other backends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from invigilator.guard.probes.finding import Finding, State
+
+PR_GET_SECCOMP = 21
+SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
+SECCOMP_GET_ACTION_AVAIL = 2
+SECCOMP_RET_ERRNO = 0x00050000
+SECCOMP_RET_USER_NOTIF = 0x7FC00000
+SYS_OPEN_TREE = 428
+OPEN_TREE_CLONE = 1
+AT_FDCWD = -100
+CONTROLLERS = ("memory", "pids", "cpu")
+COMMAND_TIMEOUT_S = 5.0
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def cgroup_v2_root() -> Path | None:
+    """Where the v2 hierarchy is mounted, or None."""
+    return next((Path(point) for point, kind, _ in mounts() if kind == "cgroup2"), None)
+
+
+def mounts() -> Iterator[tuple[str, str, str]]:
+    """(mount point, file system type, options) of every mount of this process."""
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, point, kind, options, *_ = line.split(" ")
+        yield point, kind, options
+
+
+def findings() -> Iterator[Finding]:
+    """Everything that confines, tier by tier."""
+    yield from seccomp()
+    yield from cgroups()
+    yield from namespaces()
+    yield from disks()
+    yield from apparmor()
+    yield from backends()
+
+
+def seccomp() -> Iterator[Finding]:
+    """Filters, and whether a refusal can be told to a listener."""
+    number = SYS_SECCOMP.get(platform.machine())
+    for name, action, gives, needed in (
+        ("filter", SECCOMP_RET_ERRNO, "system calls refused with an errno", True),
+        ("user notification", SECCOMP_RET_USER_NOTIF, "refused calls told to the agent", False),
+    ):
+        word = ctypes.c_uint32(action)
+        known = number is not None
+        works = known and _libc.syscall(number, SECCOMP_GET_ACTION_AVAIL, 0, ctypes.byref(word)) == 0
+        state: State = "yes" if works else "no" if known else "unknown"
+        detail = "available" if works else "the kernel has no such action"
+        fix = "" if works else "a kernel with CONFIG_SECCOMP_FILTER=y"
+        yield Finding("seccomp", name, state, detail, gives, fix, needed)
+
+
+def cgroups() -> Iterator[Finding]:
+    """Each controller that a limit needs, v1 or v2, and the v2 hierarchy's own powers."""
+    root = cgroup_v2_root()
+    v2 = set((root / "cgroup.controllers").read_text().split()) if root else set()
+    v1 = {name: point for point, kind, options in mounts() if kind == "cgroup" for name in options.split(",")}
+    for controller in CONTROLLERS:
+        folder = root if controller in v2 and root else Path(v1.get(controller, ""))
+        where = f"v2 at {root}" if controller in v2 else f"v1 at {v1[controller]}" if controller in v1 else ""
+        writable = bool(where) and os.access(folder, os.W_OK)
+        state: State = "yes" if writable else "partly" if where else "no"
+        detail = (where if writable else f"{where}, not writable for this user") if where else "not mounted"
+        fix = "" if writable else "run as root" if where else f"boot with the {controller} controller enabled"
+        yield Finding("limits", f"{controller} controller", state, detail, f"the {controller} limit", fix)
+    kills = root is not None and any((child / "cgroup.kill").exists() for child in root.iterdir())
+    yield Finding(
+        "limits", "cgroup.kill", "yes" if kills else "partly" if root else "no",
+        "present" if kills else "not seen" if root else "no v2 hierarchy", "ending a sandbox in one step",
+        "" if kills else "kernel ≥ 5.14 with a v2 hierarchy",
+    )  # fmt: skip
+
+
+def namespaces() -> Iterator[Finding]:
+    """User and network namespaces, made for a moment, and mounts with mapped owners."""
+    limit = Path("/proc/sys/user/max_user_namespaces")
+    allowed = limit.exists() and int(limit.read_text()) > 0
+    yield tried("user namespace", ["unshare", "--user", "true"], "root that is nobody outside", needed=True,
+                fix="" if allowed else "sysctl user.max_user_namespaces=65536")  # fmt: skip
+    for name, option, gives in (
+        ("mount namespace", "--mount", "a sandbox's own file tree"),
+        ("pid namespace", "--pid", "a sandbox's own processes"),
+        ("network namespace", "--net", "a sandbox without a link"),
+    ):
+        yield tried(name, ["unshare", option, "--fork", "true"], gives, needed=True)
+    overlay = "overlay" in filesystems()
+    yield Finding(
+        "namespaces", "overlayfs", "yes" if overlay else "no",
+        "in the kernel" if overlay else "not in the kernel", "copy-on-write roots", "" if overlay else "modprobe overlay", needed=True,
+    )  # fmt: skip
+    yield idmapped()
+
+
+def idmapped() -> Finding:
+    """Mounts whose owners are mapped, as the lower layer of an overlay (Linux 5.19)."""
+    release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2] if part.isdigit())
+    tree = _libc.syscall(SYS_OPEN_TREE, AT_FDCWD, b"/", OPEN_TREE_CLONE | os.O_CLOEXEC)
+    if tree >= 0:
+        os.close(tree)
+    new_enough = release >= (5, 19)
+    works = new_enough and tree >= 0
+    state: State = "yes" if works else "unknown" if new_enough and os.geteuid() else "no"
+    detail = f"Linux {platform.release()}" + ("" if tree >= 0 else ", open_tree is refused")
+    fix = "" if works else "run as root" if os.geteuid() else "kernel ≥ 5.19 and CAP_SYS_ADMIN"
+    return Finding(
+        "namespaces", "idmapped overlay", state, detail, "root that owns its own system", fix, True
+    )
+
+
+def tried(name: str, command: list[str], gives: str, *, needed: bool = False, fix: str = "") -> Finding:
+    """The finding of running a command that exits 0 where it works."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("namespaces", name, "unknown", str(error), gives, "apt-get install util-linux", needed)
+    if done.returncode == 0:
+        return Finding("namespaces", name, "yes", "made and gone", gives, "", needed)
+    why = done.stderr.decode("utf-8", "replace").strip() or f"exit status {done.returncode}"
+    return Finding("namespaces", name, "no", why, gives, fix or "run as root", needed)
+
+
+def filesystems() -> set[str]:
+    """File system types that the running kernel knows."""
+    return {line.split("\t")[-1] for line in Path("/proc/filesystems").read_text().splitlines()}
+
+
+def disks() -> Iterator[Finding]:
+    """What a writable layer with a limit can lie on."""
+    known = filesystems()
+    loop = Path("/dev/loop-control").exists()
+    for name, kind, tool, package in (
+        ("loop ext4", "ext4", "mkfs.ext4", "e2fsprogs"),
+        ("loop btrfs", "btrfs", "mkfs.btrfs", "btrfs-progs"),
+    ):
+        missing = [text for present, text in (
+            (loop, "no /dev/loop-control"), (kind in known, f"no {kind} in the kernel"),
+            (shutil.which(tool) is not None, f"no {tool}"),
+        ) if not present]  # fmt: skip
+        fix = f"apt-get install {package}" if missing and loop and kind in known else ""
+        detail = ", ".join(missing) or f"loop devices, {kind} and {tool}"
+        yield Finding("disk", name, "no" if missing else "yes", detail, "a disk limit that is ENOSPC", fix)
+    yield Finding("disk", "tmpfs", "yes" if "tmpfs" in known else "no", "in memory", "small writable layers")
+
+
+def apparmor() -> Iterator[Finding]:
+    """The kernel's side and the compiler's side."""
+    switch = Path("/sys/module/apparmor/parameters/enabled")
+    enabled = switch.exists() and switch.read_text().strip() == "Y"
+    yield Finding(
+        "apparmor", "kernel", "yes" if enabled else "no",
+        "enabled" if enabled else "switched off" if switch.exists() else "not in this kernel",
+        "path rules that hold against root", "" if enabled else "Debian's kernel with `lsm=…,apparmor`",
+    )  # fmt: skip
+    parser = shutil.which("apparmor_parser", path=os.defpath + ":/usr/sbin:/sbin")
+    yield Finding(
+        "apparmor", "parser", "yes" if parser else "no", parser or "apparmor_parser is missing",
+        "profiles compiled and checked", "" if parser else "apt-get install apparmor",
+    )  # fmt: skip
+
+
+def backends() -> Iterator[Finding]:
+    """What backends beside the process backend would need."""
+    yield Finding("backends", "docker", *docker_state(), "containers", "apt-get install docker.io")
+    for name, command, gives, package in (
+        ("gVisor", "runsc", "containers with a kernel of their own", "runsc"),
+        ("QEMU", "qemu-system-x86_64", "virtual machines", "qemu-system-x86"),
+    ):
+        found = shutil.which(command)
+        fix = "" if found else f"apt-get install {package}"
+        yield Finding("backends", name, "yes" if found else "no", found or f"no {command}", gives, fix)
+    kvm = os.access("/dev/kvm", os.R_OK | os.W_OK)
+    detail = "/dev/kvm opens" if kvm else "no /dev/kvm for this user"
+    yield Finding("backends", "KVM", "partly" if kvm else "no", detail, "fast virtual machines",
+                  "a machine with hardware virtualisation")  # fmt: skip
+
+
+def docker_state() -> tuple[State, str]:
+    """Whether Docker's daemon answers on its socket."""
+    path = Path("/run/docker.sock")
+    if not path.exists():
+        return "no", "no daemon's socket"
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(1.0)
+        try:
+            link.connect(str(path))
+        except OSError as error:
+            return "no", f"its socket does not answer: {error.strerror}"
+    return "yes", "its daemon answers"
