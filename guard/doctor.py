@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from invigilator.guard.home import Home
-from invigilator.guard.probes import bpf, confinement, software
+from invigilator.guard.probes import bpf, cgroup, confinement, software
 from invigilator.guard.probes.finding import Finding, Tier
 
 TIERS: dict[Tier, str] = {
@@ -64,7 +64,7 @@ def examine(home: Home) -> Examination:
     """Try everything; takes about half a second and leaves nothing behind."""
     findings = [
         *software.findings(home),
-        *bpf.findings(confinement.cgroup_v2_root()),
+        *bpf.findings(cgroup.v2_root()),
         *confinement.findings(),
     ]
     order = list(TIERS)

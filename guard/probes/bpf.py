@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from invigilator.guard.probes import cgroup
+from invigilator.guard.probes.cgroup import NEED_ROOT
 from invigilator.guard.probes.finding import Finding, Tier
 
 # enum bpf_prog_type and enum bpf_attach_type of <linux/bpf.h>.
@@ -21,7 +22,6 @@ RING_BYTES = 4096
 
 BTF = Path("/sys/kernel/btf/vmlinux")
 NEW_KERNEL = "use a kernel ≥ 5.8 built with CONFIG_DEBUG_INFO_BTF=y and CONFIG_BPF_SYSCALL=y"
-NEED_ROOT = "run as root"
 
 
 class ProgramOptions(ctypes.Structure):
@@ -124,7 +124,7 @@ def cgroup_findings(library: Libbpf, cgroup_root: Path | None) -> Iterator[Findi
         ("cgroup/sendmsg4", PROG_CGROUP_SOCK_ADDR, CGROUP_UDP4_SENDMSG, "refusing datagrams"),
         ("cgroup/skb egress", PROG_CGROUP_SKB, CGROUP_INET_EGRESS, "refusing packets, raw ones too"),
     )
-    folder, why, fix = own_cgroup(cgroup_root)
+    folder, why, fix = cgroup.own(cgroup_root)
     if folder is None:
         for name, _, _, gives in programs:
             yield Finding("cgroup", name, "unknown", why, gives, fix, needed=True)
@@ -135,16 +135,6 @@ def cgroup_findings(library: Libbpf, cgroup_root: Path | None) -> Iterator[Findi
             yield attempt("cgroup", name, action, gives, needed=True)
     finally:
         folder.rmdir()
-
-
-def own_cgroup(root: Path | None) -> tuple[Path | None, str, str]:
-    """A new cgroup below `root`; or None, why not, and what to do."""
-    if root is None:
-        return None, "no cgroup v2 hierarchy is mounted", "mount -t cgroup2 none /sys/fs/cgroup/unified"
-    try:
-        return Path(tempfile.mkdtemp(prefix="invigilator-probe-", dir=root)), "", ""
-    except OSError as error:
-        return None, f"no cgroup can be made in {root}: {error.strerror}", NEED_ROOT
 
 
 def attempt(

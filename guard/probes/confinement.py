@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from invigilator.guard.probes import cgroup
 from invigilator.guard.probes.finding import Finding, State
 
 PR_GET_SECCOMP = 21
@@ -21,27 +22,14 @@ SECCOMP_RET_USER_NOTIF = 0x7FC00000
 SYS_OPEN_TREE = 428
 OPEN_TREE_CLONE = 1
 AT_FDCWD = -100
-CONTROLLERS = ("memory", "pids", "cpu")
 COMMAND_TIMEOUT_S = 5.0
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def cgroup_v2_root() -> Path | None:
-    """Where the v2 hierarchy is mounted, or None."""
-    return next((Path(point) for point, kind, _ in mounts() if kind == "cgroup2"), None)
-
-
-def mounts() -> Iterator[tuple[str, str, str]]:
-    """(mount point, file system type, options) of every mount of this process."""
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, point, kind, options, *_ = line.split(" ")
-        yield point, kind, options
 
 
 def findings() -> Iterator[Finding]:
     """Everything that confines, tier by tier."""
     yield from seccomp()
-    yield from cgroups()
+    yield from cgroup.findings()
     yield from namespaces()
     yield from disks()
     yield from apparmor()
@@ -64,27 +52,6 @@ def seccomp() -> Iterator[Finding]:
         yield Finding("seccomp", name, state, detail, gives, fix, needed)
 
 
-def cgroups() -> Iterator[Finding]:
-    """Each controller that a limit needs, v1 or v2, and the v2 hierarchy's own powers."""
-    root = cgroup_v2_root()
-    v2 = set((root / "cgroup.controllers").read_text().split()) if root else set()
-    v1 = {name: point for point, kind, options in mounts() if kind == "cgroup" for name in options.split(",")}
-    for controller in CONTROLLERS:
-        folder = root if controller in v2 and root else Path(v1.get(controller, ""))
-        where = f"v2 at {root}" if controller in v2 else f"v1 at {v1[controller]}" if controller in v1 else ""
-        writable = bool(where) and os.access(folder, os.W_OK)
-        state: State = "yes" if writable else "partly" if where else "no"
-        detail = (where if writable else f"{where}, not writable for this user") if where else "not mounted"
-        fix = "" if writable else "run as root" if where else f"boot with the {controller} controller enabled"
-        yield Finding("limits", f"{controller} controller", state, detail, f"the {controller} limit", fix)
-    kills = root is not None and any((child / "cgroup.kill").exists() for child in root.iterdir())
-    yield Finding(
-        "limits", "cgroup.kill", "yes" if kills else "partly" if root else "no",
-        "present" if kills else "not seen" if root else "no v2 hierarchy", "ending a sandbox in one step",
-        "" if kills else "kernel ≥ 5.14 with a v2 hierarchy",
-    )  # fmt: skip
-
-
 def namespaces() -> Iterator[Finding]:
     """User and network namespaces, made for a moment, and mounts with mapped owners."""
     limit = Path("/proc/sys/user/max_user_namespaces")
@@ -98,9 +65,10 @@ def namespaces() -> Iterator[Finding]:
     ):
         yield tried(name, ["unshare", option, "--fork", "true"], gives, needed=True)
     overlay = "overlay" in filesystems()
+    found = "in the kernel" if overlay else "not in the kernel"
     yield Finding(
-        "namespaces", "overlayfs", "yes" if overlay else "no",
-        "in the kernel" if overlay else "not in the kernel", "copy-on-write roots", "" if overlay else "modprobe overlay", needed=True,
+        "namespaces", "overlayfs", "yes" if overlay else "no", found,
+        "copy-on-write roots", "" if overlay else "modprobe overlay", needed=True,
     )  # fmt: skip
     yield idmapped()
 
