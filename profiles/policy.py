@@ -42,6 +42,8 @@ CLASS_DEFAULTS: dict[str, tuple[Access, Access]] = {
     "state": ("allow", "watch"),
 }
 """(read, write) of each known class; the class `hidden` stands for `filesystem.hidden`."""
+UNKNOWN_CLASS_DEFAULT: tuple[Access, Access] = ("watch", "watch")
+"""(read, write) of a class that no detector knows: on the record, and nothing refused."""
 
 
 class CanarySpec(Part):
@@ -62,13 +64,18 @@ class Filesystem(Part):
 
 
 class EgressRule(Part):
-    """One egress rule; the first that matches decides. `target`: name, address or CIDR."""
+    """One egress rule; the first that matches decides. `target`: name, address or CIDR; no ports: all.
+
+    `private`: the name may resolve to a private, link-local or metadata address; otherwise that is refused,
+    so that who owns the name cannot open the inside of the network.
+    """
 
     name: str
     action: Action = "allow"
     target: str
     ports: list[int] = []
     protocol: Literal["tcp", "udp", "any"] = "tcp"
+    private: bool = False
 
 
 class Network(Part):
@@ -90,23 +97,48 @@ class Limits(Part):
 
 
 class Syscalls(Part):
-    """System calls refused with an errno (never a kill)."""
+    """System calls refused with an errno (never a kill).
+
+    `foreign_abi`: int 0x80 and x32. `userns`: new user namespaces. `tiocsti`: typing into a terminal on its
+    reader's behalf. `extent_exchange`: ioctls that clone or exchange data extents (content changes with no
+    write); `watch` leaves them to the sensor.
+    """
 
     io_uring: Action = "deny"
     foreign_abi: Action = "deny"
     userns: Action = "deny"
+    tiocsti: Action = "deny"
+    extent_exchange: Access = "watch"
     deny: list[str] = ["bpf", "perf_event_open", "userfaultfd", "keyctl"]
 
 
+class ClassAccess(Part):
+    """What a phase may do with a protected class."""
+
+    read: Access
+    write: Access
+
+
 class PhaseRules(Part):
-    """What differs in a phase."""
+    """What differs in a phase; `network` and `syscalls` are whole, not differences (None: as everywhere).
+
+    `protected` binds the classes in a phase. The agent's phase is bound by `filesystem.protected` itself; the
+    platform's phases, setup and verify, by nothing but what stands here. `survivors`: what becomes of
+    processes of earlier phases when this one begins.
+    """
 
     network: Network | None = None
+    syscalls: Syscalls | None = None
+    protected: dict[str, ClassAccess] = {}
     survivors: Literal["end", "keep"] = "end"
 
 
 class Detectors(Part):
-    """Which detectors run, which only watch, and their thresholds by detector and name (SI units)."""
+    """Which detectors run, which only watch, and their thresholds by detector and name.
+
+    A threshold's name is as the YAML has it, its value in SI units: `window: 10s` is `{"window": 10.0}`,
+    `rate: 1MiB/s` is `{"rate": 1048576.0}`.
+    """
 
     disabled: list[str] = []
     monitor_only: list[str] = []
@@ -114,7 +146,11 @@ class Detectors(Part):
 
 
 class PenaltyRules(Part):
-    """The penalty's formula: `value = -min(cap, Σ weight × factor)`."""
+    """The penalty's formula: `value = -min(cap, Σ weight × factor)`.
+
+    `weights` of a loaded policy has every kind of the library: its own where it gives one, else the library's
+    default (`library/weights.yaml`), so that the penalty version pins them all.
+    """
 
     reward_range: tuple[float, float] = (0.0, 1.0)
     cap: float = 2.0

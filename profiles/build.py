@@ -1,0 +1,124 @@
+"""Checked form → Policy: units are parsed, defaults filled in, each phase made whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from invigilator.profiles.form import (
+    ClassForm,
+    FilesystemForm,
+    LimitsForm,
+    NetworkForm,
+    PhaseForm,
+    PolicyForm,
+    SyscallsForm,
+)
+from invigilator.profiles.policy import (
+    CLASS_DEFAULTS,
+    UNKNOWN_CLASS_DEFAULT,
+    ClassAccess,
+    Detectors,
+    EgressRule,
+    Filesystem,
+    Limits,
+    Network,
+    PenaltyRules,
+    PhaseName,
+    PhaseRules,
+    Policy,
+    ProtectedClass,
+    Syscalls,
+)
+
+_UNITS = {"memory": "memory_bytes", "disk": "disk_bytes", "output": "output_bytes", "ttl": "ttl_s"}
+
+
+def to_policy(form: PolicyForm, weights: dict[str, float]) -> Policy:
+    """The policy of a form; `weights` are the library's, which the form's override."""
+    network = _network(form.network, Network())
+    syscalls = _syscalls(form.syscalls, Syscalls())
+    files = _filesystem(form.filesystem or FilesystemForm())
+    said = form.model_dump(include={"mode", "require"}, exclude_none=True)
+    return Policy(
+        name=form.name,
+        filesystem=files,
+        network=network,
+        limits=_limits(form.limits or LimitsForm()),
+        syscalls=syscalls,
+        phases=_phases(form, network, syscalls, files),
+        detectors=Detectors(**_said(form.detectors)),
+        penalty=_penalty(form, weights),
+        **said,
+    )
+
+
+def _said(form: Any) -> dict[str, Any]:
+    return form.model_dump(exclude_none=True) if form is not None else {}
+
+
+def _filesystem(form: FilesystemForm) -> Filesystem:
+    said = _said(form)
+    said["protected"] = {name: _class(name, item) for name, item in (form.protected or {}).items()}
+    return Filesystem(**said)
+
+
+def _class(name: str, form: ClassForm) -> ProtectedClass:
+    read, write = CLASS_DEFAULTS.get(name, UNKNOWN_CLASS_DEFAULT)
+    return ProtectedClass(paths=form.paths, read=form.read or read, write=form.write or write)
+
+
+def _network(form: NetworkForm | None, base: Network) -> Network:
+    if form is None:
+        return base
+    egress = base.egress if form.egress is None else [EgressRule(**rule.model_dump()) for rule in form.egress]
+    return Network(default_action=form.default_action or base.default_action, egress=egress)
+
+
+def _syscalls(form: SyscallsForm | None, base: Syscalls) -> Syscalls:
+    return base if form is None else base.model_copy(update=_said(form))
+
+
+def _limits(form: LimitsForm) -> Limits:
+    return Limits(**{_UNITS.get(key, key): value for key, value in _said(form).items()})
+
+
+def _phases(
+    form: PolicyForm, network: Network, syscalls: Syscalls, files: Filesystem
+) -> dict[PhaseName, PhaseRules]:
+    names: tuple[PhaseName, ...] = ("setup", "agent", "verify")
+    said = {name: getattr(form.phases, name) for name in names} if form.phases else {}
+    return {
+        name: _phase(name, item, network, syscalls, files) for name, item in said.items() if item is not None
+    }
+
+
+def _phase(
+    name: PhaseName, form: PhaseForm, network: Network, syscalls: Syscalls, files: Filesystem
+) -> PhaseRules:
+    return PhaseRules(
+        network=_network(form.network, network) if form.network else None,
+        syscalls=_syscalls(form.syscalls, syscalls) if form.syscalls else None,
+        protected=_phase_access(name, form, files),
+        survivors=form.survivors or "end",
+    )
+
+
+def _phase_access(name: PhaseName, form: PhaseForm, files: Filesystem) -> dict[str, ClassAccess]:
+    """Access that a phase leaves unsaid is the class's own for the agent, and `allow` for the platform."""
+    found = {}
+    for kind, access in (form.protected or {}).items():
+        base = files.protected.get(kind) if name == "agent" else None
+        found[kind] = ClassAccess(
+            read=access.read or (base.read if base else "allow"),
+            write=access.write or (base.write if base else "allow"),
+        )
+    return found
+
+
+def _penalty(form: PolicyForm, weights: dict[str, float]) -> PenaltyRules:
+    said = _said(form.penalty)
+    if "reward_range" in said:
+        low, high = said["reward_range"]
+        said["reward_range"] = (low, high)
+    said["weights"] = {**weights, **said.get("weights", {})}
+    return PenaltyRules(**said)

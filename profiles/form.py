@@ -1,0 +1,277 @@
+"""The policy as it is written: the YAML's keys and their meaning. All but version and name may be left out.
+
+The JSON Schema for editors is made from these models, and a file's errors are found by them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from invigilator.profiles import network, paths, units
+from invigilator.profiles.policy import Access, Action
+
+NAME = r"[a-z0-9][a-z0-9_.-]{0,63}"
+
+
+def _refused(message: str, fix: str) -> PydanticCustomError:
+    return PydanticCustomError("policy", "{message}", {"message": message, "fix": fix})
+
+
+def _path(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            return paths.to_text(paths.to_bytes(value))
+        except ValueError as error:
+            message, _, fix = str(error).partition("; ")
+            raise _refused(message, fix) from error
+    return value
+
+
+def _bytes(value: Any) -> int:
+    try:
+        return units.parse_bytes(value)
+    except units.UnitError as error:
+        raise _refused(str(error), error.fix) from error
+
+
+def _seconds(value: Any) -> float:
+    try:
+        return units.parse_seconds(value)
+    except units.UnitError as error:
+        raise _refused(str(error), error.fix) from error
+
+
+def _quantity(value: Any) -> float:
+    try:
+        return units.parse_quantity(value)
+    except units.UnitError as error:
+        raise _refused(str(error), error.fix) from error
+
+
+def _target(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if "*" in value:
+        raise _refused(
+            f"`{value}`: an address filter sees addresses, and a wildcard has none",
+            "list the names, or write the addresses as a CIDR",
+        )
+    try:
+        found = network.target_network(value)
+    except ValueError as error:
+        raise _refused(str(error), "write a host name, an address or a CIDR such as 192.0.2.0/24") from error
+    if found is not None and network.holds_mapped(found):
+        raise _refused(f"`{value}` holds all of IPv4 too (::ffff:0:0/96)", "write 2000::/3 for public IPv6")
+    return value if found is None else str(found)
+
+
+def _list_or_table(value: Any) -> Any:
+    return {"paths": value} if isinstance(value, list) else value
+
+
+Path = Annotated[
+    str,
+    BeforeValidator(_path),
+    WithJsonSchema(
+        {"type": "string", "pattern": "^/", "description": "Absolute, taken literally; \\xNN is a byte"}
+    ),
+]
+Size = Annotated[
+    int,
+    BeforeValidator(_bytes),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?([KMGT]i|[kMGT])?B$", "examples": ["2GiB"]}
+    ),
+]
+Duration = Annotated[
+    float,
+    BeforeValidator(_seconds),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?(ms|s|min|h|d)$", "examples": ["3600s"]}
+    ),
+]
+Quantity = Annotated[
+    float,
+    Field(ge=0, allow_inf_nan=False),
+    BeforeValidator(_quantity),
+    WithJsonSchema({"type": ["number", "string"], "examples": [20, "10s", "64MiB", "1MiB/s"]}),
+]
+Target = Annotated[
+    str,
+    BeforeValidator(_target),
+    WithJsonSchema({"type": "string", "examples": ["files.example.org", "192.0.2.0/24"]}),
+]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Name = Annotated[str, Field(pattern=f"^{NAME}$")]
+Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Number = Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False)]
+
+
+class Form(BaseModel):
+    """Base of all forms: strict types, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ClassForm(Form):
+    """A class of paths: these and all below them. A bare list of paths takes the class's defaults."""
+
+    paths: list[Path] = []
+    read: Access | None = Field(
+        default=None, description="allow; watch: allowed, and an incident; deny: refused, and an incident"
+    )
+    write: Access | None = Field(
+        default=None, description="as read; creating, renaming, linking and removing are writes"
+    )
+
+
+class AccessForm(Form):
+    """What a phase may do with a class."""
+
+    read: Access | None = None
+    write: Access | None = None
+
+
+class CanaryForm(Form):
+    """A planted wrong answer or credential; its name and content vary by rollout."""
+
+    under: Path = Field(description="folder that it is planted in")
+    channel: Name = Field(
+        default="residual", description="what reading it stands for: residual, answer, credential"
+    )
+
+
+class FilesystemForm(Form):
+    """Files and folders, as the sandbox sees them."""
+
+    workspace: list[Path] | None = Field(
+        default=None, description="folders that the agent works in, copied back at the end"
+    )
+    submission: list[Path] | None = Field(default=None, description="what is handed in")
+    hidden: list[Path] | None = Field(default=None, description="not there at all, in every phase")
+    protected: dict[Name, Annotated[ClassForm, BeforeValidator(_list_or_table)]] | None = Field(
+        default=None, description="classes of paths; the longest path wins"
+    )
+    canaries: list[CanaryForm] | None = None
+
+
+class EgressForm(Form):
+    """One rule for outbound traffic; the first that matches decides."""
+
+    name: Name = Field(description="named in incidents, and by `guard policy explain`")
+    action: Action = "allow"
+    target: Target = Field(description="host name (resolved when the sandbox starts), address or CIDR")
+    ports: list[Port] = Field(default=[], description="none: every port")
+    protocol: Literal["tcp", "udp", "any"] = "tcp"
+    private: bool = Field(
+        False, description="the name may resolve to a private, link-local or metadata address"
+    )
+
+
+class NetworkForm(Form):
+    """Outbound traffic. The sandbox's own loopback is allowed."""
+
+    default_action: Action | None = Field(default=None, description="for what no rule matches")
+    egress: list[EgressForm] | None = None
+
+
+class LimitsForm(Form):
+    """Resources of the whole sandbox."""
+
+    memory: Size | None = None
+    cpus: float | None = Field(default=None, gt=0, le=4096, description="cores, for example 1.5")
+    pids: int | None = Field(default=None, ge=1, le=4194304, description="processes and threads at once")
+    disk: Size | None = Field(default=None, description="what may be written; full means ENOSPC")
+    output: Size | None = Field(default=None, description="recorded output; more is counted and dropped")
+    ttl: Duration | None = Field(default=None, description="time to live of a rollout")
+
+
+class SyscallsForm(Form):
+    """System calls; a refused one is answered with an errno, never a kill."""
+
+    io_uring: Action | None = Field(
+        default=None, description="allow degrades the coverage of files and network"
+    )
+    foreign_abi: Action | None = Field(default=None, description="int 0x80 and x32")
+    userns: Action | None = Field(
+        default=None, description="new user namespaces (Chromium and bubblewrap want them)"
+    )
+    tiocsti: Action | None = Field(default=None, description="typing into a terminal on its reader's behalf")
+    extent_exchange: Access | None = Field(
+        default=None, description="ioctls that clone or exchange data extents"
+    )
+    deny: list[Annotated[str, Field(pattern="^[a-z0-9_]+$")]] | None = Field(
+        default=None, description="by name"
+    )
+
+
+class PhaseForm(Form):
+    """What differs in a phase from the rest of the policy."""
+
+    network: NetworkForm | None = None
+    syscalls: SyscallsForm | None = None
+    protected: dict[Name, AccessForm] | None = Field(
+        default=None, description="classes that bind the platform's phases too"
+    )
+    survivors: Literal["end", "keep"] | None = Field(default=None, description="processes of earlier phases")
+
+
+class PhasesForm(Form):
+    """setup and verify are the platform's, agent is the agent's."""
+
+    setup: PhaseForm | None = None
+    agent: PhaseForm | None = None
+    verify: PhaseForm | None = None
+
+
+class DetectorsForm(Form):
+    """What is judged. A monitor-only detector is shown to researchers, never to trainers or agents."""
+
+    disabled: list[Name] | None = None
+    monitor_only: list[Name] | None = None
+    thresholds: dict[Name, dict[Name, Quantity]] | None = Field(
+        default=None, description="by detector and name, with units"
+    )
+
+
+class PenaltyForm(Form):
+    """value = -min(cap, Σ over kinds of weight × the kind's largest outcome factor)."""
+
+    reward_range: Annotated[list[Number], Field(min_length=2, max_length=2)] | None = Field(
+        default=None, description="[lowest, highest] reward of an honest rollout"
+    )
+    cap: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
+    attempts: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None, description="factor of a failed or refused single act; of a success it is 1"
+    )
+    flood: Weight | None = Field(default=None, description="cost, once, of a flood past its cap")
+    min_confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+    weights: dict[Name, Weight] | None = Field(
+        default=None, description="by kind; others take the library's default"
+    )
+
+
+class PolicyForm(Form):
+    """A policy of the misbehaviour guard for AI agents' sandboxes."""
+
+    version: Literal[1] = Field(description="version of the policy language")
+    name: Name
+    extends: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="a policy of the library, or a file relative to this one"
+    )
+    mode: Literal["enforce", "observe"] | None = Field(
+        default=None, description="observe: record, refuse nothing"
+    )
+    require: list[Literal["seccomp", "cgroup", "network", "apparmor", "lsm", "mount"]] | None = Field(
+        default=None, description="tiers without which a sandbox does not start"
+    )
+    filesystem: FilesystemForm | None = None
+    network: NetworkForm | None = None
+    limits: LimitsForm | None = None
+    syscalls: SyscallsForm | None = None
+    phases: PhasesForm | None = None
+    detectors: DetectorsForm | None = None
+    penalty: PenaltyForm | None = None

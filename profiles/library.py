@@ -1,0 +1,162 @@
+"""Finding and loading policies: by name from the library, or from a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from invigilator.profiles import extend, rules
+from invigilator.profiles.build import to_policy
+from invigilator.profiles.errors import Place, PolicyError, Problem
+from invigilator.profiles.form import PolicyForm
+from invigilator.profiles.kinds import WEIGHTS_FILE, default_weights
+from invigilator.profiles.policy import Policy
+from invigilator.profiles.source import Loc, Node, Scalar, Table, locate, parse, read_file
+from invigilator.profiles.validate import suggest, validate
+
+FOLDER = WEIGHTS_FILE.parent
+EXTENDS_MAX = 8
+"""Longest chain of `extends`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A policy with where each part of it was written.
+
+    `tree` is the merged YAML; `files` the files it was made of, the policy's own first; `warnings` what is
+    legal but likely a mistake.
+    """
+
+    policy: Policy
+    tree: Table
+    files: tuple[str, ...]
+    warnings: tuple[Problem, ...]
+
+    def place(self, where: Loc) -> Place:
+        """Where a part (keys and indices from the root of the YAML) was written, or the nearest around it.
+
+        A part that no file wrote is the language's default: a Place without a line.
+        """
+        head = where[0] if where else None
+        if isinstance(head, str) and head not in self.tree.items:
+            return Place("default")
+        return locate(self.tree, where)
+
+
+def list_names() -> list[str]:
+    """The names of the library's policies, sorted."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml") if path.name != WEIGHTS_FILE.name)
+
+
+def load(name_or_path: str) -> Policy:
+    """A policy by its name in the library (`swe-task`) or by the path of a YAML file (`./mine.yaml`).
+
+    `extends` is resolved and defaults are filled in. Raises PolicyError with every error's file, line and
+    column, and what to write instead.
+    """
+    return load_with_places(name_or_path).policy
+
+
+def load_with_places(name_or_path: str) -> Loaded:
+    """As `load`, with the places and warnings that explain, diff and check speak of."""
+    path = _find(name_or_path, Path(), Place(name_or_path))
+    chain = _read_chain(path)
+    return _finish([table for _, table in chain], tuple(_shown(file) for file, _ in chain))
+
+
+def load_text(text: str, file: str = "policy.yaml", folder: Path | None = None) -> Loaded:
+    """A policy from its text; `extends` is looked for in the library, and in `folder` for a file."""
+    table = _checked(text, file)
+    chain = [(Path(file), table)]
+    parent = _parent(table, folder or Path())
+    if parent is not None:
+        chain += _read_chain(parent, seen=(Path(file),))
+    return _finish([table for _, table in chain], tuple(_shown(path) for path, _ in chain))
+
+
+def read(name_or_path: str) -> str:
+    """The text of a policy's own file, for people to look at."""
+    return read_file(_find(name_or_path, Path(), Place(name_or_path)))
+
+
+def _finish(tables: list[Table], files: tuple[str, ...]) -> Loaded:
+    merged: Node = extend.without_rest(tables[-1])
+    for table in reversed(tables[:-1]):
+        merged = extend.merge(merged, table)
+    assert isinstance(merged, Table)
+    policy = to_policy(validate(merged, PolicyForm), default_weights())
+    loaded = Loaded(policy, merged, files, ())
+    problems = [
+        Problem(loaded.place(found.where), found.message, found.fix, found.severity)
+        for found in rules.findings(policy)
+    ]
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors:
+        raise PolicyError(errors)
+    return Loaded(policy, merged, files, tuple(problems))
+
+
+def _read_chain(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[Path, Table]]:
+    """(file, tree) of a policy and of all that it extends, the policy itself first."""
+    chain: list[tuple[Path, Table]] = []
+    following: Path | None = path
+    while following is not None:
+        table = _checked(read_file(following), _shown(following))
+        chain.append((following, table))
+        parent = _parent(table, following.parent)
+        names = [*seen, *(file for file, _ in chain)]
+        if parent is not None and any(_same(parent, file) for file in names):
+            loop = " → ".join(file.name for file in [*names, parent])
+            raise PolicyError.at(
+                locate(table, ["extends"]), f"`extends` goes in a circle: {loop}", "remove one"
+            )
+        if len(chain) > EXTENDS_MAX:
+            place = locate(table, ["extends"])
+            raise PolicyError.at(
+                place, f"more than {EXTENDS_MAX} files extend each other", "merge some of them"
+            )
+        following = parent
+    return chain
+
+
+def _checked(text: str, file: str) -> Table:
+    table = extend.expand_classes(parse(text, file))
+    validate(_as_table(extend.drop_rest(table)), PolicyForm)
+    return table
+
+
+def _as_table(node: Node) -> Table:
+    assert isinstance(node, Table)
+    return node
+
+
+def _parent(table: Table, folder: Path) -> Path | None:
+    name = table.items.get("extends")
+    if not isinstance(name, Scalar):
+        return None
+    return _find(str(name.value), folder, name.place)
+
+
+def _find(name: str, folder: Path, place: Place) -> Path:
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        return folder / name
+    if name in list_names():
+        return FOLDER / f"{name}.yaml"
+    meant = suggest(name, list_names())
+    fix = (
+        f"write `{meant}`"
+        if meant
+        else f"use one of {', '.join(list_names())}, or a path such as ./policy.yaml"
+    )
+    raise PolicyError.at(place, f"the library has no policy `{name}`", fix)
+
+
+def _shown(path: Path) -> str:
+    return f"library/{path.name}" if path.parent == FOLDER else str(path)
+
+
+def _same(one: Path, two: Path) -> bool:
+    try:
+        return one.samefile(two)
+    except (OSError, ValueError):
+        return one == two

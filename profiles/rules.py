@@ -1,0 +1,183 @@
+"""What a policy may not say although each part of it is well written: rules that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from invigilator.profiles import protected
+from invigilator.profiles.kinds import kinds
+from invigilator.profiles.network import PROTOCOLS, network_of, port_ranges, target_network
+from invigilator.profiles.paths import canonical, to_bytes, to_text
+from invigilator.profiles.policy import CLASS_DEFAULTS, EgressRule, PhaseName, Policy
+from invigilator.profiles.validate import suggest
+
+PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
+
+
+class Finding(NamedTuple):
+    """A problem by where it stands in the policy (keys and indices from the root of the YAML)."""
+
+    where: tuple[str | int, ...]
+    message: str
+    fix: str
+    severity: Literal["error", "warning"] = "error"
+
+
+def findings(policy: Policy) -> Iterator[Finding]:
+    """Every contradiction (errors), and what is legal but likely a mistake (warnings)."""
+    yield from _classes(policy)
+    yield from _nesting(policy)
+    yield from _egress(policy)
+    yield from _detectors(policy)
+    yield from _penalty(policy)
+
+
+def _classes(policy: Policy) -> Iterator[Finding]:
+    for name in policy.filesystem.protected:
+        where: tuple[str | int, ...] = ("filesystem", "protected", name)
+        if name == protected.HIDDEN:
+            yield Finding(
+                where, "`hidden` is no class of its own", "list its paths under `filesystem.hidden`"
+            )
+        elif name not in CLASS_DEFAULTS:
+            meant = suggest(name, CLASS_DEFAULTS)
+            fix = f"write `{meant}`" if meant else f"known classes: {', '.join(CLASS_DEFAULTS)}"
+            yield Finding(where, f"no detector knows the class `{name}`", fix, "warning")
+    for phase, rules in policy.phases.items():
+        for name in rules.protected:
+            if name not in policy.filesystem.protected:
+                where = ("phases", phase, "protected", name)
+                yield Finding(
+                    where, f"the policy has no class `{name}`", "give it paths in `filesystem.protected`"
+                )
+
+
+def _nesting(policy: Policy) -> Iterator[Finding]:
+    first: dict[bytes, protected.Rule] = {}
+    files = policy.filesystem
+    for rule in protected.rules(policy):
+        other = first.setdefault(rule.path, rule)
+        if other.name != rule.name:
+            message = f"`{to_text(rule.path)}` is in the class `{other.name}` already"
+            yield Finding(rule.where, message, "keep it in one of the two")
+        if rule.path == b"/":
+            yield Finding(rule.where, "`/` would put the whole sandbox into the class", "name the folders")
+        if any(c in rule.path for c in b"*?"):
+            message = f"`{to_text(rule.path)}` is taken literally, with its `*` or `?`"
+            yield Finding(rule.where, message, "name the folder: a class holds all below it", "warning")
+    yield from _under_hidden(policy)
+    classes = protected.PathClasses(policy)
+    for index, path in enumerate(files.submission):
+        if classes.access(to_bytes(path), "write") == "deny":
+            name = classes.classify(to_bytes(path))
+            message = f"nothing can be handed in at `{path}`: the class `{name}` denies writing"
+            yield Finding(("filesystem", "submission", index), message, "hand in elsewhere, or allow writing")
+
+
+def _under_hidden(policy: Policy) -> Iterator[Finding]:
+    files = policy.filesystem
+    hidden = [canonical(to_bytes(path)) for path in files.hidden]
+    named = [(rule.path, rule.where) for rule in protected.rules(policy) if rule.name != protected.HIDDEN]
+    for key, paths in (("workspace", files.workspace), ("submission", files.submission)):
+        named += [(canonical(to_bytes(path)), ("filesystem", key, i)) for i, path in enumerate(paths)]
+    named += [
+        (canonical(to_bytes(canary.under)), ("filesystem", "canaries", index, "under"))
+        for index, canary in enumerate(files.canaries)
+    ]
+    for path, where in named:
+        for cover in hidden:
+            if path == cover or path.startswith(cover.rstrip(b"/") + b"/"):
+                message = f"`{to_text(path)}` is never there: `{to_text(cover)}` is hidden"
+                yield Finding(where, message, "remove one of the two")
+
+
+def _egress(policy: Policy) -> Iterator[Finding]:
+    seen: set[tuple[str, ...]] = set()
+    for phase in PHASES:
+        network = network_of(policy, phase)
+        own = phase in policy.phases and policy.phases[phase].network is not None
+        base: tuple[str, ...] = ("phases", phase, "network") if own else ("network",)
+        if base in seen:
+            continue
+        seen.add(base)
+        for index, rule in enumerate(network.egress):
+            yield from _covered((*base, "egress", index), rule, network.egress[:index])
+
+
+def _covered(where: tuple[str | int, ...], rule: EgressRule, earlier: list[EgressRule]) -> Iterator[Finding]:
+    for other in earlier:
+        if other.name == rule.name:
+            yield Finding((*where, "name"), f"two rules are named `{rule.name}`", "name them apart")
+        elif _covers(other, rule):
+            severity: Literal["error", "warning"] = "warning" if other.action == rule.action else "error"
+            message = f"`{rule.name}` never decides: `{other.name}` stands before it and covers it"
+            yield Finding(where, message, f"put it before `{other.name}`, or remove it", severity)
+            return
+
+
+def _covers(wide: EgressRule, narrow: EgressRule) -> bool:
+    if PROTOCOLS[wide.protocol] not in (0, PROTOCOLS[narrow.protocol]):
+        return False
+    ports = port_ranges(wide.ports)
+    if not all(any(a <= low and high <= b for a, b in ports) for low, high in port_ranges(narrow.ports)):
+        return False
+    one, two = target_network(wide.target), target_network(narrow.target)
+    if one is None or two is None:
+        return wide.target.lower() == narrow.target.lower()
+    return one.version == two.version and two.subnet_of(one)  # type: ignore[arg-type]
+
+
+def _detectors(policy: Policy) -> Iterator[Finding]:
+    detectors = policy.detectors
+    listed = {
+        ("detectors", "disabled"): detectors.disabled,
+        ("detectors", "monitor_only"): detectors.monitor_only,
+    }
+    for where, names in listed.items():
+        for index, name in enumerate(names):
+            yield from _known_kind((*where, index), name)
+    for name in detectors.thresholds:
+        yield from _known_kind(("detectors", "thresholds", name), name)
+    for index, name in enumerate(detectors.disabled):
+        if name in detectors.monitor_only:
+            message = f"`{name}` is both disabled and monitor-only"
+            yield Finding(("detectors", "disabled", index), message, "keep it in one of the two lists")
+    for name, protected_class in policy.filesystem.protected.items():
+        watching = [kind for kind, facts in kinds().items() if name in facts.classes]
+        if protected_class.paths and watching and not set(watching) - set(detectors.disabled):
+            message = f"every detector that watches the class `{name}` is disabled ({', '.join(watching)})"
+            yield Finding(
+                ("filesystem", "protected", name), message, "enable one, or drop the class", "warning"
+            )
+
+
+def _known_kind(where: tuple[str | int, ...], name: str) -> Iterator[Finding]:
+    if name not in kinds():
+        meant = suggest(name, kinds())
+        fix = f"write `{meant}`" if meant else "see `guard doctor` for the detectors that are there"
+        yield Finding(where, f"no detector `{name}` in the library", fix, "warning")
+
+
+def _penalty(policy: Policy) -> Iterator[Finding]:
+    penalty = policy.penalty
+    low, high = penalty.reward_range
+    span = high - low
+    if span <= 0:
+        fix = f"write [{min(low, high):g}, {max(low, high) if span else low + 1:g}]"
+        yield Finding(("penalty", "reward_range"), "the highest reward must be above the lowest", fix)
+        return
+    judged = set(kinds()) - set(policy.detectors.disabled) - set(policy.detectors.monitor_only)
+    for kind, weight in penalty.weights.items():
+        where = ("penalty", "weights", kind)
+        if kind not in kinds():
+            yield from _known_kind(where, kind)
+        elif kinds()[kind].cheat and kind in judged and 0 < min(weight, penalty.cap) <= span:
+            cost = min(weight, penalty.cap)
+            too_low = ("penalty", "cap") if penalty.cap <= span else where
+            yield Finding(
+                too_low,
+                f"a successful `{kind}` scores {high:g} - {cost:g} = {high - cost:g}, "
+                f"no less than an honest failure ({low:g})",
+                f"write a weight and a cap above {span:g}",
+            )

@@ -1,0 +1,199 @@
+"""Policy → seccomp filter: a BPF program (array of struct sock_filter) that answers with errno, never a kill.
+
+seccomp(2) sees a call's number, its ABI and its scalar arguments, and nothing that a pointer leads to. What a
+policy asks for and a filter cannot do is listed in `Filter.unexpressed`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+from invigilator.profiles.policy import PhaseName, Policy, Syscalls
+
+CLONE_NEWUSER = 0x10000000
+"""linux/sched.h"""
+TIOCSTI = 0x5412
+"""asm-generic/ioctls.h"""
+EXTENT_IOCTLS = {
+    "FICLONE": 0x40049409,
+    "FICLONERANGE": 0x4020940D,
+    "XFS_IOC_SWAPEXT": 0xC0C0586D,
+    "XFS_IOC_EXCHANGE_RANGE": 0x40285881,
+    "EXT4_IOC_MOVE_EXT": 0xC028660F,
+}
+"""Calls that give a file another file's data blocks (linux/fs.h, fs/xfs/libxfs/xfs_fs.h, fs/ext4/ext4.h)."""
+IO_URING = ("io_uring_setup", "io_uring_enter", "io_uring_register")
+FOREIGN = {"x86_64": ("X86", "X32"), "aarch64": ("ARM",)}
+"""By machine (uname -m): the other ABIs that its kernel may serve, as libseccomp names them."""
+ALLOW_ALL = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
+"""One instruction: BPF_RET with SECCOMP_RET_ALLOW (linux/seccomp.h)."""
+INT_MASK = 0xFFFFFFFF
+"""An ioctl's command is an unsigned int; the kernel ignores the register's upper half."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One thing that the filter refuses: the call (and argument), by which errno, by which policy key."""
+
+    call: str
+    errno: int
+    where: tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A compiled filter: `program` is n × 8 bytes (struct sock_filter), what it refuses, what it cannot."""
+
+    program: bytes
+    refusals: tuple[Refusal, ...]
+    unexpressed: tuple[str, ...]
+
+
+def compile(policy: Policy, phase: PhaseName) -> bytes:
+    """The filter's program for the launcher. It works for any process, whatever capabilities it holds."""
+    return build(policy, phase).program
+
+
+def build(policy: Policy, phase: PhaseName, *, userns_sysctl: bool = True) -> Filter:
+    """Compile the filter of a phase.
+
+    `userns_sysctl`: the launcher holds `user.max_user_namespaces` at 0 inside. Then clone3 may stay, whose
+    flags lie behind a pointer; else it answers ENOSYS, so that C libraries fall back to clone, whose flags
+    the filter sees. With `mode: observe` nothing is refused.
+    """
+    calls = syscalls_of(policy, phase)
+    if policy.mode == "observe":
+        return Filter(ALLOW_ALL, (), ("mode is observe: nothing is refused",))
+    writer = _Writer(foreign=calls.foreign_abi == "deny")
+    _refuse_listed(writer, calls)
+    _refuse_io_uring(writer, calls)
+    _refuse_namespaces(writer, calls, userns_sysctl)
+    _refuse_ioctls(writer, calls)
+    return Filter(writer.program(), tuple(writer.refusals), tuple(writer.unexpressed))
+
+
+def syscalls_of(policy: Policy, phase: PhaseName) -> Syscalls:
+    """What holds for system calls in a phase."""
+    rules = policy.phases.get(phase)
+    return rules.syscalls if rules and rules.syscalls else policy.syscalls
+
+
+def known(name: str) -> bool:
+    """Whether libseccomp knows a system call of this name on this machine or on another."""
+    return _number(name) != _UNKNOWN
+
+
+def _refuse_listed(writer: _Writer, calls: Syscalls) -> None:
+    for index, name in enumerate(calls.deny):
+        # C libraries fall back from clone3 to clone on ENOSYS alone.
+        code = errno.ENOSYS if name == "clone3" else errno.EPERM
+        writer.refuse(name, code, ("syscalls", "deny", index))
+
+
+def _refuse_io_uring(writer: _Writer, calls: Syscalls) -> None:
+    if calls.io_uring == "deny":
+        for name in IO_URING:
+            # As a kernel without it would: event loops then fall back to epoll instead of failing.
+            writer.refuse(name, errno.ENOSYS, ("syscalls", "io_uring"))
+
+
+def _refuse_namespaces(writer: _Writer, calls: Syscalls, userns_sysctl: bool) -> None:
+    if calls.userns == "allow":
+        return
+    where = ("syscalls", "userns")
+    flags_argument = 1 if os.uname().machine == "s390x" else 0
+    writer.refuse("unshare", errno.EPERM, where, (0, CLONE_NEWUSER, CLONE_NEWUSER))
+    writer.refuse("clone", errno.EPERM, where, (flags_argument, CLONE_NEWUSER, CLONE_NEWUSER))
+    if userns_sysctl:
+        writer.unexpressed.append(
+            "clone3(CLONE_NEWUSER): its flags lie behind a pointer; user.max_user_namespaces=0 refuses it"
+        )
+    else:
+        writer.refuse("clone3", errno.ENOSYS, where)
+    writer.unexpressed.append("setns into an existing user namespace: the descriptor's kind is not visible")
+
+
+def _refuse_ioctls(writer: _Writer, calls: Syscalls) -> None:
+    if calls.tiocsti == "deny":
+        writer.refuse("ioctl", errno.EPERM, ("syscalls", "tiocsti"), (1, INT_MASK, TIOCSTI))
+    if calls.extent_exchange == "deny":
+        for command in EXTENT_IOCTLS.values():
+            # As a file system without the feature would: cp --reflink=auto then copies.
+            writer.refuse("ioctl", errno.EOPNOTSUPP, ("syscalls", "extent_exchange"), (1, INT_MASK, command))
+        writer.unexpressed.append(
+            "extent_exchange: copy_file_range may share extents too; it stays, as cp and git need it"
+        )
+
+
+_UNKNOWN = -1
+"""__NR_SCMP_ERROR of seccomp.h."""
+
+
+def _seccomp() -> Any:
+    try:
+        import seccomp
+    except ImportError as error:
+        raise RuntimeError("libseccomp's Python module is missing; install python3-seccomp") from error
+    return seccomp
+
+
+def _number(name: str) -> int:
+    module = _seccomp()
+    try:
+        return int(module.resolve_syscall(module.Arch(), name))
+    except (ValueError, RuntimeError):
+        return _UNKNOWN
+
+
+class _Writer:
+    """Collects refusals into libseccomp's filter; what libseccomp does not know is reported, not dropped."""
+
+    def __init__(self, *, foreign: bool) -> None:
+        self._module = _seccomp()
+        self._filter = self._module.SyscallFilter(defaction=self._module.ALLOW)
+        # 2: a binary tree instead of one comparison a call (seccomp_attr_set(3)).
+        self._filter.set_attr(self._module.Attr.CTL_OPTIMIZE, 2)
+        self._refused_whole: set[str] = set()
+        self.refusals: list[Refusal] = []
+        self.unexpressed: list[str] = []
+        others = FOREIGN.get(os.uname().machine, ())
+        if foreign:
+            self._filter.set_attr(self._module.Attr.ACT_BADARCH, self._module.ERRNO(errno.ENOSYS))
+            where = ("syscalls", "foreign_abi")
+            self.refusals += [
+                Refusal(f"any call by ABI {abi.lower()}", errno.ENOSYS, where) for abi in others
+            ]
+        else:
+            self._filter.set_attr(self._module.Attr.ACT_BADARCH, self._module.ALLOW)
+            for abi in others:
+                self._filter.add_arch(getattr(self._module.Arch, abi))
+
+    def refuse(
+        self, name: str, code: int, where: tuple[str | int, ...], masked: tuple[int, int, int] | None = None
+    ) -> None:
+        """Answer `name` with `code`; `masked` (argument, mask, value): where argument & mask == value."""
+        conditions = []
+        if masked:
+            argument, mask, value = masked
+            conditions = [self._module.Arg(argument, self._module.MASKED_EQ, mask, value)]
+        if name in self._refused_whole:
+            return
+        if not known(name):
+            self.unexpressed.append(f"{name}: this machine's libseccomp does not know this call")
+            return
+        self._filter.add_rule(self._module.ERRNO(code), name, *conditions)
+        if not masked:
+            self._refused_whole.add(name)
+        detail = f"{name}(argument {masked[0]} & {masked[1]:#x} == {masked[2]:#x})" if masked else name
+        self.refusals.append(Refusal(detail, code, where))
+
+    def program(self) -> bytes:
+        """The BPF program as bytes."""
+        with os.fdopen(os.memfd_create("seccomp", os.MFD_CLOEXEC), "w+b") as file:
+            self._filter.export_bpf(cast("IO[bytes]", file))
+            file.seek(0)
+            return file.read()
