@@ -1,0 +1,205 @@
+"""What trainers and researchers import: penalties for a list of rollouts, and the record as data frames.
+
+    with PenaltyClient() as client:
+        for penalty in client.batch(["r1", "r2"], timeout_s=60):
+            reward = None if penalty.drop else task_reward[penalty.rollout_id] + penalty.value
+
+A value is never 0 because something is missing: what is not known is None, and to be masked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from invigilator.guard.connection import (
+    Address,
+    Ask,
+    AsyncConnection,
+    BusyError,
+    Connection,
+    Flow,
+    Pause,
+    patiently,
+)
+from invigilator.guard.errors import GuardError, UnreachableError
+from invigilator.incidents.records import PenaltyReason, PolicyVersions
+
+ROLLOUTS_PER_REQUEST = 50_000
+POLL_FIRST_S = 0.1
+POLL_MOST_S = 2.0
+WaitFor = Literal["final", "nothing"]
+OnUnavailable = Literal["raise", "none"]
+
+
+class PenaltyUnavailableError(UnreachableError):
+    """Some rollouts have no verdict yet, or the service does not answer; `rollout_ids` says which."""
+
+    def __init__(self, problem: str, rollout_ids: Sequence[str], *, fix: str = "") -> None:
+        super().__init__(problem, fix=fix)
+        self.rollout_ids = tuple(rollout_ids)
+
+
+class TooManyUnknownError(GuardError):
+    """More of the batch is unknown than `max_unknown` allows; `penalties` holds the answers all the same."""
+
+    def __init__(self, problem: str, penalties: Sequence[RolloutPenalty]) -> None:
+        super().__init__(problem, fix="look at their status and reasons before training on what is left")
+        self.penalties = tuple(penalties)
+
+
+class RolloutPenalty(BaseModel):
+    """The penalty of a rollout's latest attempt.
+
+    `value` ≤ 0, or None where it is not known: then `drop` is set too. `bound`: the value is proven, but
+    evidence is missing and there may be more. `drop`: mask the rollout, and leave it out of group statistics.
+    `status`: `final`, `partial` (evidence is missing), `failed` (infrastructure), `unavailable` (no verdict).
+    `by_step`: step id → its share of the value. `versions`: of the policy that judged.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    rollout_id: str
+    run_id: str | None = None
+    attempt: int | None = None
+    value: float | None = None
+    bound: bool = False
+    drop: bool = True
+    status: Literal["final", "partial", "failed", "unavailable"] = "unavailable"
+    failure: str | None = None
+    by_step: dict[str, float] = {}
+    reasons: list[PenaltyReason] = []
+    revision: int = 0
+    versions: PolicyVersions | None = None
+
+
+class PenaltyClient:
+    """Asks for penalties. One client may be kept for a whole training run; it is not for several threads.
+
+    `url` and `token`: of a `guard serve` on TCP. Without a url: `$INVIGILATOR_SERVE_URL`, else the socket in
+    `home` (default `$INVIGILATOR_HOME`). Use it in `with`, or `async with` for the async methods.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, home: Path | None = None) -> None:
+        self._address = Address.locate(url, token, home)
+        self._sync = Connection(self._address)
+        self._async = AsyncConnection(self._address)
+
+    def batch(
+        self,
+        rollout_ids: Sequence[str],
+        *,
+        run_id: str | None = None,
+        wait_for: WaitFor = "final",
+        timeout_s: float = 60.0,
+        on_unavailable: OnUnavailable = "raise",
+        max_unknown: float | None = None,
+    ) -> list[RolloutPenalty]:
+        """One penalty a rollout, in the order of `rollout_ids`.
+
+        `wait_for="final"` waits up to `timeout_s` until each has a verdict; `"nothing"` answers at once. What
+        has none by then raises PenaltyUnavailableError, or with `on_unavailable="none"` is answered with
+        status `unavailable`, value None, drop True (also where the service does not answer at all).
+        `max_unknown`: share of the batch, 0 to 1, whose value may be None; more raises TooManyUnknownError.
+        """
+        flow = batch_flow(rollout_ids, run_id, wait_for, timeout_s, on_unavailable, max_unknown)
+        return self._sync.run(flow)
+
+    async def batch_async(
+        self,
+        rollout_ids: Sequence[str],
+        *,
+        run_id: str | None = None,
+        wait_for: WaitFor = "final",
+        timeout_s: float = 60.0,
+        on_unavailable: OnUnavailable = "raise",
+        max_unknown: float | None = None,
+    ) -> list[RolloutPenalty]:
+        """As `batch`, awaiting."""
+        flow = batch_flow(rollout_ids, run_id, wait_for, timeout_s, on_unavailable, max_unknown)
+        return await self._async.run(flow)
+
+    def close(self) -> None:
+        """End the synchronous connection."""
+        self._sync.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._async.close()
+        self.close()
+
+
+def batch_flow(
+    rollout_ids: Sequence[str],
+    run_id: str | None,
+    wait_for: WaitFor,
+    timeout_s: float,
+    on_unavailable: OnUnavailable,
+    max_unknown: float | None,
+) -> Flow[list[RolloutPenalty]]:
+    """The flow behind `batch`."""
+    if isinstance(rollout_ids, str):
+        raise TypeError("rollout_ids is a list of ids, not one id")
+    deadline_s = time.monotonic() + timeout_s
+    found: dict[str, RolloutPenalty] = {}
+    trouble: BusyError | None = None
+    pause_s = POLL_FIRST_S
+    while wanted := [one for one in dict.fromkeys(rollout_ids) if one not in found]:
+        try:
+            answered = yield from ask_flow(wanted, run_id, deadline_s)
+            found |= {one.rollout_id: one for one in answered if one.status != "unavailable"}
+        except BusyError as error:
+            trouble = error
+        if trouble or wait_for == "nothing" or time.monotonic() + pause_s > deadline_s:
+            break
+        yield Pause(pause_s)
+        pause_s = min(POLL_MOST_S, pause_s * 1.5)
+    absent = [one for one in dict.fromkeys(rollout_ids) if one not in found]
+    if absent and on_unavailable == "raise":
+        raise unavailable(absent, len(rollout_ids), trouble) from trouble
+    penalties = [found.get(one) or RolloutPenalty(rollout_id=one, run_id=run_id) for one in rollout_ids]
+    check_unknown(penalties, max_unknown)
+    return penalties
+
+
+def ask_flow(wanted: Sequence[str], run_id: str | None, deadline_s: float) -> Flow[list[RolloutPenalty]]:
+    """One question to the service, in parts where the list is very long."""
+    answered: list[RolloutPenalty] = []
+    for start in range(0, len(wanted), ROLLOUTS_PER_REQUEST):
+        body = {"rollout_ids": wanted[start : start + ROLLOUTS_PER_REQUEST], "run_id": run_id}
+        answer = yield from patiently(Ask("POST", "/v1/penalties", body), deadline_s)
+        answered += [RolloutPenalty.model_validate(one) for one in answer.json()["penalties"]]
+    return answered
+
+
+def unavailable(absent: Sequence[str], asked: int, trouble: BusyError | None) -> PenaltyUnavailableError:
+    """The error for rollouts without a verdict."""
+    why = f"; {trouble}" if trouble else ""
+    problem = f"no verdict for {len(absent)} of {asked} rollouts (first: {absent[0]!r}){why}"
+    fix = "wait longer, or take on_unavailable='none' and mask them"
+    return PenaltyUnavailableError(problem, absent, fix=fix)
+
+
+def check_unknown(penalties: Sequence[RolloutPenalty], max_unknown: float | None) -> None:
+    """TooManyUnknownError where the share of unknown values is over `max_unknown`."""
+    unknown = sum(one.value is None for one in penalties)
+    if max_unknown is not None and penalties and unknown > max_unknown * len(penalties):
+        problem = f"the penalty of {unknown} of {len(penalties)} rollouts is unknown, over {max_unknown:.0%}"
+        raise TooManyUnknownError(problem, penalties)
