@@ -14,7 +14,9 @@ INTEGER_MAX = 2**53 - 1
 """The largest integer that a JSON number, an IEEE 754 double, keeps exact."""
 
 CONFINEMENT = ("mode", "require", "filesystem", "network", "limits", "syscalls", "phases")
-"""Keys of the policy that say what a sandbox may do; path classes count here and in detection."""
+"""Keys of the policy that say what a sandbox may do (of `filesystem` all but the canaries)."""
+DETECTION = ("detectors", "filesystem", "network", "phases")
+"""Keys that detectors judge by; what may be done and what is judged meet in the path classes and the rules."""
 
 
 class Versions(NamedTuple):
@@ -33,18 +35,8 @@ def policy_versions(policy: Policy) -> Versions:
 def parts(policy: Policy) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """(confinement, detection, penalty) as JSON values, defaults filled in."""
     whole = policy.model_dump(mode="json")
-    canaries = whole["filesystem"].pop("canaries")
-    files = whole["filesystem"]
-    detection = {
-        "detectors": whole["detectors"],
-        "canaries": canaries,
-        "protected": files["protected"],
-        "hidden": files["hidden"],
-        "workspace": files["workspace"],
-        "submission": files["submission"],
-        "network": whole["network"],
-        "phases": whole["phases"],
-    }
+    detection = {key: whole[key] for key in DETECTION}
+    whole["filesystem"] = {key: value for key, value in whole["filesystem"].items() if key != "canaries"}
     return {key: whole[key] for key in CONFINEMENT}, detection, whole["penalty"]
 
 

@@ -11,7 +11,7 @@ from invigilator.profiles.errors import Place, PolicyError, Problem
 from invigilator.profiles.form import PolicyForm
 from invigilator.profiles.kinds import WEIGHTS_FILE, default_weights
 from invigilator.profiles.policy import Policy
-from invigilator.profiles.source import Loc, Node, Scalar, Table, locate, parse, read_file
+from invigilator.profiles.source import Loc, Node, Scalar, Table, child, locate, parse, read_file
 from invigilator.profiles.validate import suggest, validate
 
 FOLDER = WEIGHTS_FILE.parent
@@ -37,10 +37,19 @@ class Loaded:
 
         A part that no file wrote is the language's default: a Place without a line.
         """
-        head = where[0] if where else None
-        if isinstance(head, str) and head not in self.tree.items:
+        if not where or where[0] not in self.tree.items:
             return Place("default")
         return locate(self.tree, where)
+
+    def has(self, where: Loc) -> bool:
+        """Whether some file wrote this part."""
+        node: Node = self.tree
+        for step in where:
+            inside = child(node, step)
+            if inside is None:
+                return False
+            node = inside
+        return True
 
 
 def list_names() -> list[str]:

@@ -96,7 +96,7 @@ def _egress(policy: Policy) -> Iterator[Finding]:
     seen: set[tuple[str, ...]] = set()
     for phase in PHASES:
         network = network_of(policy, phase)
-        own = phase in policy.phases and policy.phases[phase].network is not None
+        own = network.egress != policy.network.egress
         base: tuple[str, ...] = ("phases", phase, "network") if own else ("network",)
         if base in seen:
             continue

@@ -118,6 +118,15 @@ def plain(node: Node) -> object:
     return node.value
 
 
+def child(node: Node, step: Key) -> Node | None:
+    """The value at a key or an index; None where there is none."""
+    if isinstance(node, Table) and isinstance(step, str):
+        return node.items.get(step)
+    if isinstance(node, Listing) and isinstance(step, int) and step < len(node.items):
+        return node.items[step]
+    return None
+
+
 def locate(root: Node, loc: Loc, *, key: bool = False) -> Place:
     """Where `loc` (keys and indices) stands; the nearest that exists around it where it does not.
 
@@ -125,12 +134,11 @@ def locate(root: Node, loc: Loc, *, key: bool = False) -> Place:
     """
     node, place = root, root.place
     for step in loc:
-        if isinstance(node, Table) and isinstance(step, str) and step in node.items:
-            place = node.places[step] if key else node.items[step].place
-            node = node.items[step]
-        elif isinstance(node, Listing) and isinstance(step, int) and step < len(node.items):
-            node = node.items[step]
-            place = node.place
+        inside = child(node, step)
+        if inside is None:
+            continue
+        place = node.places[str(step)] if key and isinstance(node, Table) else inside.place
+        node = inside
     return place
 
 

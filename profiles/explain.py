@@ -1,0 +1,228 @@
+"""Which rule decides: "may it write /bin/bash in phase agent, and who says so?"."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from invigilator.profiles import network, seccomp
+from invigilator.profiles.errors import Place
+from invigilator.profiles.library import Loaded
+from invigilator.profiles.paths import canonical, to_bytes, to_text
+from invigilator.profiles.policy import EgressRule, PhaseName, Policy
+from invigilator.profiles.protected import HIDDEN, PathClasses
+from invigilator.profiles.source import Loc
+
+Action = Literal["read", "write", "exec", "connect", "syscall"]
+ACTIONS: tuple[Action, ...] = ("read", "write", "exec", "connect", "syscall")
+BASE_TIERS = frozenset({"seccomp", "cgroup", "network", "mount"})
+"""What every node can put in force; AppArmor is found by `guard doctor`."""
+
+_ENDPOINT = re.compile(
+    r"(?:\[(?P<v6>[^]]+)\]|(?P<host>[^:/\[\]]+)):(?P<port>[0-9]{1,5})(?:/(?P<protocol>tcp|udp))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The answer. `verdict`: allowed; watched: allowed, and an incident; denied: refused, and an incident.
+
+    `rule`: the deciding rule in words; `place`: where it was written, `default` for the language's default.
+    `tier`: what enforces a denial or sees the rest. `enforced`: False for a denial that is only recorded.
+    """
+
+    phase: PhaseName
+    action: Action
+    object: str
+    verdict: Literal["allowed", "watched", "denied"]
+    rule: str
+    place: Place
+    tier: str
+    enforced: bool = True
+    note: str = ""
+
+    def __str__(self) -> str:
+        what = f"{self.action} {self.object} in phase {self.phase}"
+        said = f"{self.verdict}: {what}, by {self.rule} ({self.place})"
+        seen = f"; tier {self.tier}"
+        if self.verdict == "denied" and not self.enforced:
+            seen = f"; recorded but not refused: {self.note}"
+        elif self.note:
+            seen += f"; {self.note}"
+        return said + seen
+
+
+def explain(
+    policy: Loaded | Policy,
+    phase: PhaseName,
+    action: Action,
+    target: str | bytes,
+    *,
+    resolve: network.Resolver | None = None,
+    tiers: Collection[str] = BASE_TIERS,
+) -> Explanation:
+    """What the policy says about an action.
+
+    `target`: for read, write and exec a path (bytes as they are, text as a policy writes it); for connect
+    `host:port`, `[v6]:port`, with `/tcp` (the default) or `/udp`; for syscall a name. `resolve`: look names
+    of rules up, to compare with an address; without it names match by their text alone. `tiers`: what the
+    node has in force. With a bare Policy, places are unknown. ValueError for a target that cannot be read.
+    """
+    asked = _Question(policy, phase, tiers)
+    if action == "connect":
+        return asked.connect(_text(target), resolve)
+    if action == "syscall":
+        return asked.syscall(_text(target))
+    return asked.file(action, target if isinstance(target, bytes) else to_bytes(target))
+
+
+class _Question:
+    """One question's policy, phase and tiers."""
+
+    def __init__(self, policy: Loaded | Policy, phase: PhaseName, tiers: Collection[str]) -> None:
+        self._loaded = policy if isinstance(policy, Loaded) else None
+        self._policy = policy.policy if isinstance(policy, Loaded) else policy
+        self._phase = phase
+        self._tiers = {*tiers, *self._policy.require}
+
+    def file(self, action: Literal["read", "write", "exec"], path: bytes) -> Explanation:
+        shown = to_text(path)
+        classes = PathClasses(self._policy, self._phase)
+        rule = classes.rule(path)
+        if rule is None:
+            return self._unclassed(action, path)
+        access = classes.access(path, "write" if action == "write" else "read")
+        side = "write" if action == "write" else "read"
+        where = self._access_where(rule.name, rule.where, side)
+        words = f"class {rule.name} ({to_text(rule.path)}), {side}: {access}"
+        if rule.name == HIDDEN:
+            words = f"filesystem.hidden ({to_text(rule.path)})"
+        elif self._phase != "agent" and where == rule.where:
+            words += " (setup and verify are the platform's)"
+        verdict: dict[str, Literal["allowed", "watched", "denied"]] = {
+            "allow": "allowed",
+            "watch": "watched",
+            "deny": "denied",
+        }
+        tier = "tracepoint" if access != "deny" else "mount" if rule.name == HIDDEN else "apparmor"
+        return self._answer(action, shown, verdict[access], words, where, tier)
+
+    def connect(self, target: str, resolve: network.Resolver | None) -> Explanation:
+        host, port, protocol = _endpoint(target)
+        own = self._phase_has("network")
+        base: tuple[str | int, ...] = ("phases", self._phase, "network") if own else ("network",)
+        rules = network.network_of(self._policy, self._phase)
+        for index, rule in enumerate(rules.egress):
+            if _decides(rule, host, port, protocol, resolve):
+                verdict: Literal["allowed", "denied"] = "allowed" if rule.action == "allow" else "denied"
+                where = self._written((*base, "egress", index), ("network", "egress", index))
+                return self._answer("connect", target, verdict, f"egress rule {rule.name}", where, "cgroup")
+        if _is_own_loopback(host):
+            return self._answer("connect", target, "allowed", "the sandbox's own loopback", (), "cgroup")
+        verdict = "allowed" if rules.default_action == "allow" else "denied"
+        where = self._written((*base, "default_action"), ("network", "default_action"))
+        tier = "cgroup" if network.needs_link(self._policy) else "network"
+        note = "" if tier == "cgroup" else "no phase lets anything out, so the sandbox has no link"
+        words = f"network.default_action: {rules.default_action}"
+        return self._answer("connect", target, verdict, words, where, tier, note)
+
+    def syscall(self, name: str) -> Explanation:
+        calls = seccomp.syscalls_of(self._policy, self._phase)
+        key: tuple[str | int, ...] | None = None
+        if name in calls.deny:
+            key = ("deny", calls.deny.index(name))
+        elif name in seccomp.IO_URING and calls.io_uring == "deny":
+            key = ("io_uring",)
+        if key is None:
+            note = ""
+            if name in ("clone", "clone3", "unshare", "ioctl"):
+                note = "its arguments may still be refused (userns, tiocsti, extent_exchange)"
+            return self._answer("syscall", name, "allowed", "no rule", ("syscalls",), "seccomp", note)
+        where = self._written(("phases", self._phase, "syscalls", *key), ("syscalls", *key))
+        words = f"syscalls.{key[0]}"
+        return self._answer("syscall", name, "denied", words, where, "seccomp")
+
+    def _unclassed(self, action: Literal["read", "write", "exec"], path: bytes) -> Explanation:
+        for index, folder in enumerate(self._policy.filesystem.workspace):
+            top = canonical(to_bytes(folder))
+            if (canonical(path) + b"/").startswith(top.rstrip(b"/") + b"/"):
+                where = ("filesystem", "workspace", index)
+                return self._answer(
+                    action, to_text(path), "allowed", f"workspace {folder}", where, "tracepoint"
+                )
+        words = "no class holds it; root in the sandbox owns its own copy of the root"
+        return self._answer(action, to_text(path), "allowed", words, (), "tracepoint")
+
+    def _answer(
+        self,
+        action: Action,
+        target: str,
+        verdict: Literal["allowed", "watched", "denied"],
+        rule: str,
+        where: Loc,
+        tier: str,
+        note: str = "",
+    ) -> Explanation:
+        enforced = True
+        if verdict == "denied" and self._policy.mode == "observe":
+            enforced, note = False, "mode is observe"
+        elif verdict == "denied" and tier not in self._tiers:
+            enforced, note = False, f"it needs {tier}, which is not in force"
+        place = self._loaded.place(where) if self._loaded else Place(self._policy.name)
+        return Explanation(self._phase, action, target, verdict, rule, place, tier, enforced, note)
+
+    def _access_where(self, name: str, rule: Loc, side: str) -> Loc:
+        """The line that sets the access where one does, else the path's own."""
+        if self._phase_has("protected") and name in self._policy.phases[self._phase].protected:
+            return ("phases", self._phase, "protected", name)
+        if self._phase != "agent":
+            return rule
+        explicit = ("filesystem", "protected", name, side)
+        return explicit if self._loaded and self._loaded.has(explicit) else rule
+
+    def _written(self, first: Loc, otherwise: Loc) -> Loc:
+        return first if self._loaded and self._loaded.has(first) else otherwise
+
+    def _phase_has(self, part: Literal["network", "protected"]) -> bool:
+        rules = self._policy.phases.get(self._phase)
+        return rules is not None and bool(getattr(rules, part))
+
+
+def _endpoint(target: str) -> tuple[str, int, str]:
+    match = _ENDPOINT.fullmatch(target)
+    if match is None or not 0 < int(match["port"]) <= 65535:
+        raise ValueError(f"`{target}` is no endpoint; write host:port or [v6]:port, with /udp for UDP")
+    return match["v6"] or match["host"], int(match["port"]), match["protocol"] or "tcp"
+
+
+def _decides(rule: EgressRule, host: str, port: int, protocol: str, resolve: network.Resolver | None) -> bool:
+    ports = any(low <= port <= high for low, high in network.port_ranges(rule.ports))
+    if not ports or rule.protocol not in ("any", protocol):
+        return False
+    block = network.target_network(rule.target)
+    address = _address(host)
+    if address is None:
+        return block is None and rule.target.lower().rstrip(".") == host.lower().rstrip(".")
+    if block is None:
+        return resolve is not None and address in {_address(text) for text in resolve(rule.target)}
+    return address in block
+
+
+def _address(host: str) -> network.IpAddress | None:
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return found.ipv4_mapped or found if isinstance(found, ipaddress.IPv6Address) else found
+
+
+def _is_own_loopback(host: str) -> bool:
+    address = _address(host)
+    return host.lower() == "localhost" if address is None else any(address in own for own in network.LOOPBACK)
+
+
+def _text(target: str | bytes) -> str:
+    return target if isinstance(target, str) else target.decode("utf-8", "backslashreplace")
