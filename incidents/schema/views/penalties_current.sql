@@ -1,0 +1,5 @@
+-- One row a rollout: its latest attempt, that attempt's latest revision.
+CREATE VIEW penalties_current AS
+SELECT * FROM penalties
+ORDER BY attempt DESC, revision DESC, recorded_at DESC
+LIMIT 1 BY run_id, rollout_id;
