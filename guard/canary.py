@@ -1,6 +1,6 @@
 """Canaries: planted wrong answers and credentials whose place and content differ from rollout to rollout.
 
-What a canary looks like is drawn from the machine's randomness, never from the rollout's id, which an agent may
+What a canary looks like is drawn from the machine's randomness, never from the rollout's id, which agents may
 know. Each content carries markers that occur nowhere else, so that a copy of any part that answers something
 gives itself away.
 """

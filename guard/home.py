@@ -53,9 +53,9 @@ class Home:
     root: Path
 
     @classmethod
-    def from_environment(cls) -> Home:
-        """The folder that `$INVIGILATOR_HOME` names, or the default."""
-        return cls(Path(os.environ.get(HOME_VARIABLE) or DEFAULT_HOME).absolute())
+    def locate(cls, folder: Path | None = None) -> Home:
+        """`folder`, else the folder that `$INVIGILATOR_HOME` names, else the default."""
+        return cls((folder or Path(os.environ.get(HOME_VARIABLE) or DEFAULT_HOME)).absolute())
 
     @property
     def run(self) -> Path:

@@ -59,7 +59,7 @@ def _agent_command() -> list[str]:
 
 
 def _serve_command() -> list[str]:
-    return [sys.executable, "-m", "invigilator.guard.cli.main", "serve", "--idle", str(idle_s())]
+    return [sys.executable, "-m", "invigilator.guard.cli.main", "serve", "--idle-timeout", str(idle_s())]
 
 
 def _reach(

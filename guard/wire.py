@@ -74,7 +74,7 @@ class Channel:
                     self._socket, INLINE_MAX_BYTES + 2, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
                 )
             except BlockingIOError:
-                await self._ready(self._socket.fileno(), reading=True)
+                await ready(self._socket.fileno(), reading=True)
                 continue
             except ConnectionResetError:
                 return None
@@ -95,26 +95,28 @@ class Channel:
             try:
                 self._socket.sendmsg([packet], ancillary, socket.MSG_NOSIGNAL)
             except BlockingIOError:
-                await self._ready(self._socket.fileno(), reading=False)
+                await ready(self._socket.fileno(), reading=False)
                 continue
             return
 
-    async def _ready(self, descriptor: int, *, reading: bool) -> None:
-        loop = asyncio.get_running_loop()
-        ready: asyncio.Future[None] = loop.create_future()
-        watch, unwatch = (
-            (loop.add_reader, loop.remove_reader) if reading else (loop.add_writer, loop.remove_writer)
-        )
-        watch(descriptor, _settle, ready)
-        try:
-            await ready
-        finally:
-            unwatch(descriptor)
+
+async def ready(descriptor: int, *, reading: bool) -> None:
+    """Wait until a descriptor can be read from, or written to."""
+    loop = asyncio.get_running_loop()
+    able: asyncio.Future[None] = loop.create_future()
+    watch, unwatch = (
+        (loop.add_reader, loop.remove_reader) if reading else (loop.add_writer, loop.remove_writer)
+    )
+    watch(descriptor, _settle, able)
+    try:
+        await able
+    finally:
+        unwatch(descriptor)
 
 
-def _settle(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
+def _settle(able: asyncio.Future[None]) -> None:
+    if not able.done():
+        able.set_result(None)
 
 
 @contextlib.contextmanager

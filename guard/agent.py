@@ -1,0 +1,238 @@
+"""The agent: one process a node, as root; the only reader of the kernel's rings, the parent of every sandbox.
+
+    python -m invigilator.guard.agent [--idle SECONDS]
+
+It listens on the home's agent.sock, which only root may open. Started on demand it ends when idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from invigilator.ebpf.sensor import Sensor
+from invigilator.guard import backends, release, rollout
+from invigilator.guard.errors import GuardError, UnreachableError
+from invigilator.guard.home import Home, LockHeldError, short_address
+from invigilator.guard.node import require_root
+from invigilator.guard.pipeline import Pipeline
+from invigilator.guard.rollout import Services
+from invigilator.guard.session import Floor, Session
+from invigilator.guard.ship import Shipper
+from invigilator.guard.wire import Channel
+from invigilator.incidents.segment import Segment
+from invigilator.incidents.spool import Spool
+
+_log = logging.getLogger("invigilator.agent")
+
+MAKERS = 8
+WAITERS_MAX = 16_384
+THREAD_STACK_BYTES = 512 << 10
+BACKLOG = 4096
+IDLE_CHECK_S = 0.5
+_CLONE_NEWNS = 0x20000
+_MS_REC_SLAVE = (1 << 14) | (1 << 19)
+
+
+class Agent:
+    """The node's parts, put together; `run` serves clients until a signal or until idle."""
+
+    def __init__(self, home: Home, idle_s: float | None) -> None:
+        self._home = home
+        self._idle_s = idle_s
+        self._spool = Spool(home.spool, node_id=home.node_id())
+        self._sensor = Sensor.open()
+        self._shipper = Shipper(home, self._spool, self._on_shipped)
+        self._pipeline = Pipeline(self._sensor, self._spool, self._shipper.wake)
+        parts = backends.load(home)
+        self._services = Services(home, self._sensor, self._pipeline, self._spool, parts)
+        self._sessions: set[Session] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ending = asyncio.Event()
+        self._used_at = time.monotonic()
+        self._started_at = time.time()
+
+    async def run(self, listener: socket.socket) -> None:
+        """Serve until the end."""
+        threading.stack_size(THREAD_STACK_BYTES)
+        self._pipeline.start()
+        self._shipper.start()
+        self._recover()
+        with (
+            ThreadPoolExecutor(MAKERS, "maker") as makers,
+            ThreadPoolExecutor(WAITERS_MAX, "waiter") as waiters,
+            _signals(self._ending.set),
+        ):
+            floor = Floor(self._services, makers, waiters, self._admit, self._status, self._ending.set)
+            accepting = asyncio.create_task(self._accept(listener, floor))
+            watching = asyncio.create_task(self._watch())
+            await self._ending.wait()
+            accepting.cancel()
+            watching.cancel()
+            await self._end_sessions(waiters)
+        self._pipeline.stop()
+        self._shipper.stop()
+        self._sensor.close()
+        self._spool.close()
+
+    def _recover(self) -> None:
+        swept = sum(backend.sweep() for backend in self._services.backends.values())
+        lost = rollout.recover(self._services)
+        if swept or lost:
+            _log.info("%d sandboxes swept, %d rollouts of a dead agent reported as failed", swept, lost)
+        self._shipper.wake()
+
+    async def _accept(self, listener: socket.socket, floor: Floor) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            connection, _ = await loop.sock_accept(listener)
+            channel = Channel(connection)
+            if channel.peer()[1] != os.geteuid():
+                channel.close()
+                continue
+            task = loop.create_task(self._serve(Session(floor, channel)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, session: Session) -> None:
+        self._sessions.add(session)
+        try:
+            await session.serve()
+        finally:
+            self._sessions.discard(session)
+            self._used_at = time.monotonic()
+
+    async def _watch(self) -> None:
+        """End when idle, or when the pipeline has ended: then nothing is watched any more."""
+        while True:
+            await asyncio.sleep(IDLE_CHECK_S)
+            if not self._pipeline.alive:
+                _log.critical("the pipeline has ended: so does the agent, and every sandbox with it")
+                os._exit(1)
+            idle_for = time.monotonic() - self._used_at
+            waits = self._shipper.trouble is None and self._spool.pending()
+            if self._idle_s is None or self._sessions or waits or idle_for < self._idle_s:
+                continue
+            # Nobody may be starting or reaching the agent while it decides that nobody does.
+            with contextlib.suppress(LockHeldError), self._home.lock("start", wait=False):
+                if not self._sessions:
+                    self._home.agent_socket.unlink(missing_ok=True)
+                    _log.info("idle for %.0f s: ending", idle_for)
+                    self._ending.set()
+                    return
+
+    async def _end_sessions(self, waiters: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        for session in list(self._sessions):
+            if session.rollout is not None and not session.rollout.judged:
+                session.rollout.fail("the agent was told to end")
+        live = [s.rollout for s in self._sessions if s.rollout is not None]
+        await asyncio.gather(*(loop.run_in_executor(waiters, Session.abandon, one) for one in live))
+
+    def _admit(self) -> None:
+        """Refuse new work that could not be recorded."""
+        if trouble := self._pipeline.trouble:
+            raise UnreachableError(f"new rollouts are refused: {trouble}")
+        self._shipper.wake()
+
+    def _on_shipped(self, segment: Segment) -> None:
+        if segment.table == "events":
+            self._pipeline.shipped(segment.ranges)
+
+    def _status(self) -> Mapping[str, Any]:
+        return {
+            "version": release.version(),
+            "pid": os.getpid(),
+            "started_at": self._started_at,
+            "rollouts": sum(1 for s in self._sessions if s.rollout is not None),
+            "waiting_segments": len(self._spool.pending()),
+            "spool_trouble": self._pipeline.trouble,
+            "ship_trouble": self._shipper.trouble,
+        }
+
+
+@contextlib.contextmanager
+def _signals(end: Any) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def _own_mounts() -> None:
+    """A mount namespace of the agent's own: what sandboxes mount ends with it, and nobody else sees it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS) or libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC_SLAVE), None):
+        raise GuardError(f"no mount namespace of its own: {os.strerror(ctypes.get_errno())}")
+
+
+def _raise_descriptor_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _listen(home: Home) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    home.agent_socket.unlink(missing_ok=True)
+    before = os.umask(0o177)
+    try:
+        with short_address(home.agent_socket) as address:
+            listener.bind(address)
+    finally:
+        os.umask(before)
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def run(home: Home, idle_s: float | None) -> None:
+    """Be the node's agent. GuardError where it cannot be, or another is."""
+    require_root("the agent")
+    home.make()
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(home.lock("agent", wait=False))
+        except LockHeldError as error:
+            raise GuardError("an agent runs here already", where=str(home.root), fix="use it") from error
+        _own_mounts()
+        _raise_descriptor_limit()
+        asyncio.run(_serve(home, idle_s))
+
+
+async def _serve(home: Home, idle_s: float | None) -> None:
+    agent = Agent(home, idle_s)
+    await agent.run(_listen(home))
+
+
+def main() -> None:
+    """Entry point of a daemon started on demand."""
+    parser = argparse.ArgumentParser(prog="invigilator.guard.agent")
+    parser.add_argument("--idle", type=float, default=None, metavar="SECONDS")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        run(Home.locate(), arguments.idle)
+    except Exception as error:
+        _log.debug("the agent failed", exc_info=True)
+        sys.exit(f"guard: {error}")
+
+
+if __name__ == "__main__":
+    main()

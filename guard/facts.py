@@ -1,0 +1,177 @@
+"""Facts that no system call shows: the agent finds them and puts them into the sandbox's record.
+
+They go through the sensor, so that they take their place in `seq` among the kernel's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from invigilator.ebpf.events import Actor, DiffChange, EventClass, Kind, Phase, Tier
+from invigilator.ebpf.sensor import Sensor
+from invigilator.guard import canary
+from invigilator.guard.canary import Canary
+from invigilator.guard.gitfacts import FutureCommit
+from invigilator.profiles.policy import Policy
+from invigilator.profiles.protected import PathClasses
+from invigilator.sandbox.base import Change, LimitHit, Sandbox, SandboxError
+
+DIFFS_MAX = 100_000
+"""Differences told of one phase; a sandbox that makes more has been seen doing so."""
+SUBMISSION_MAX_BYTES = 512 << 20
+"""Of one submission, how much is searched for canaries."""
+
+_CHANGES = {
+    "added": DiffChange.ADDED,
+    "modified": DiffChange.MODIFIED,
+    "removed": DiffChange.REMOVED,
+    "metadata": DiffChange.METADATA,
+}
+_TICKS_PER_S = 100
+"""USER_HZ of x86-64 and arm64 (include/asm-generic/param.h): the unit of starttime in /proc/PID/stat."""
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Writes facts about one sandbox. `phase` is the one that facts are told of."""
+
+    sensor: Sensor
+    slot: int
+    policy: Policy
+    phase: Phase = Phase.UNKNOWN
+    _told: dict[bytes, Change] = field(default_factory=dict)
+    _limits: set[str] = field(default_factory=set)
+
+    def phase_edge(self, *, begins: bool) -> None:
+        """The phase begins or ends."""
+        self._emit(Kind.PHASE, a0=int(begins))
+
+    def step_begins(self, ordinal: int, step_id: str, actor: Actor) -> None:
+        """A step begins."""
+        self._emit(Kind.STEP, text=step_id.encode(), step=ordinal, a0=1, actor=int(actor))
+
+    def step_ends(self, ordinal: int, step_id: str, actor: Actor, code: int) -> None:
+        """A step ends with an exit code."""
+        self._emit(Kind.STEP, text=step_id.encode(), step=ordinal, a0=0, result=code, actor=int(actor))
+
+    def canaries_planted(self, canaries: Iterable[Canary], locate: Callable[[str], tuple[int, int]]) -> None:
+        """The canaries are in place; `locate` gives the (device, inode number) of a path in the sandbox."""
+        for one in canaries:
+            dev, ino = locate(one.path)
+            text, size = one.digest.encode(), len(one.content)
+            self._emit(
+                Kind.CANARY,
+                path=one.path.encode(),
+                text=text,
+                a1=size,
+                size=size,
+                dev=dev,
+                ino=ino,
+                cls=EventClass.FILE,
+            )
+
+    def future_commits(self, commits: Iterable[FutureCommit], workspace: str) -> None:
+        """The workspace's git stores hold these commits, which are no ancestors of HEAD."""
+        for one in commits:
+            folder = (
+                workspace.encode() if one.repository == b"." else workspace.encode() + b"/" + one.repository
+            )
+            self._emit(
+                Kind.GIT_FUTURE,
+                path=folder,
+                text=one.commit.encode(),
+                path2=b"\0".join(one.refs),
+                cls=EventClass.FILE,
+            )
+
+    def survivors(self, pids: Sequence[int], *, ended: bool) -> None:
+        """Processes of an earlier phase were alive when the phase began."""
+        for pid in pids:
+            self._emit(Kind.SURVIVOR, pid=pid, start_ns=_start_ns(pid), a0=int(ended), cls=EventClass.PROCESS)
+
+    def differences(self, sandbox: Sandbox) -> None:
+        """Changes of protected paths that no earlier phase's comparison has told of."""
+        classes = PathClasses(self.policy)
+        under = sorted({p for c in self.policy.filesystem.protected.values() for p in c.paths})
+        told = 0
+        for change in sandbox.changes(under):
+            if self._told.get(change.path) == change or classes.classify(change.path) is None:
+                continue
+            self._told[change.path] = change
+            self._emit(
+                Kind.DIFF,
+                path=change.path,
+                a0=int(_CHANGES[change.change]),
+                a1=change.size,
+                size=change.size,
+                mode=change.mode,
+                ino=change.ino,
+                cls=EventClass.FILE,
+                tier=Tier.DIFF,
+            )
+            told += 1
+            if told >= DIFFS_MAX:
+                return
+
+    def canaries_in_submission(self, sandbox: Sandbox, canaries: Sequence[Canary]) -> None:
+        """Submitted files that hold what a canary says."""
+        if not canaries:
+            return
+        left = SUBMISSION_MAX_BYTES
+        for change in sandbox.changes(self.policy.filesystem.submission):
+            if change.change not in ("added", "modified") or change.size == 0 or left <= 0:
+                continue
+            content = _content(sandbox, change.path)
+            left -= len(content)
+            for one in canary.matches(canaries, content):
+                if one.path.encode() != change.path:
+                    self._emit(
+                        Kind.CANARY_MATCH,
+                        path=change.path,
+                        text=one.path.encode(),
+                        size=change.size,
+                        ino=change.ino,
+                        cls=EventClass.FILE,
+                    )
+
+    def limits(self, hits: Iterable[LimitHit]) -> None:
+        """Limits that were reached; each is told once."""
+        for hit in hits:
+            if hit.limit not in self._limits:
+                self._limits.add(hit.limit)
+                self._emit(
+                    Kind.LIMIT, text=hit.limit.encode(), a0=hit.value, a1=hit.maximum, cls=EventClass.OUTPUT
+                )
+
+    def _emit(
+        self,
+        kind: Kind,
+        *,
+        path: bytes = b"",
+        path2: bytes = b"",
+        text: bytes = b"",
+        cls: EventClass = EventClass.PROCESS,
+        tier: Tier = Tier.AGENT,
+        **fields: int,
+    ) -> None:
+        numbers = {"phase": int(self.phase), "class": int(cls), "tiers": int(tier), **fields}
+        self.sensor.emit(self.slot, kind, path=path, path2=path2, text=text, **numbers)
+
+
+def _content(sandbox: Sandbox, path: bytes) -> bytes:
+    """A submitted file's beginning; b"" for what is no regular file or is gone."""
+    try:
+        return sandbox.read_file(path.decode("utf-8", "surrogateescape"), canary.READ_MAX_BYTES)
+    except (SandboxError, OSError):
+        return b""
+
+
+def _start_ns(pid: int) -> int:
+    """Start of the process, CLOCK_BOOTTIME, to a hundredth of a second; 0 where it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[19]) * (1_000_000_000 // _TICKS_PER_S)

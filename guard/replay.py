@@ -1,0 +1,32 @@
+"""Detectors over recorded events: the same code, the same order, the same verdicts as when they happened."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+
+from invigilator.detectors.engine import Engine
+from invigilator.ebpf.events import EventBatch
+from invigilator.incidents.records import Incident
+from invigilator.profiles.canonical import dumps
+from invigilator.profiles.policy import Policy
+
+
+def replay(
+    policy: Policy, sandbox_id: uuid.UUID, wall_offset_ns: int, batches: Iterable[EventBatch]
+) -> list[Incident]:
+    """The incidents of one sandbox's events, given in `seq` order in batches of any size.
+
+    `wall_offset_ns` is the sandbox's own (CLOCK_REALTIME − CLOCK_BOOTTIME), as its events' `wall_time` −
+    `time_ns` tells.
+    """
+    engine = Engine(policy, sandbox_id, wall_offset_ns)
+    for batch in batches:
+        engine.feed(batch)
+    engine.finish()
+    return list(engine.incidents())
+
+
+def canonical(incidents: Sequence[Incident]) -> bytes:
+    """Incidents as bytes that are equal exactly if the verdicts are: canonical JSON."""
+    return dumps([incident.model_dump(mode="json") for incident in incidents])

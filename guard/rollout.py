@@ -1,0 +1,382 @@
+"""One guarded rollout, start to verdict. Blocking; one sandbox; its methods may be called from any thread."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from invigilator.detectors.engine import Engine
+from invigilator.ebpf.events import Actor, Phase
+from invigilator.ebpf.sensor import Sensor
+from invigilator.guard import canary, verdict
+from invigilator.guard.errors import GuardError
+from invigilator.guard.facts import Recorder
+from invigilator.guard.gitfacts import future_commits
+from invigilator.guard.home import Home, write_atomically
+from invigilator.guard.order import CommandOrder, CommandResult, SandboxOrder
+from invigilator.guard.pipeline import Pipeline, Watched
+from invigilator.incidents.records import Exit, PhaseRecord, Report
+from invigilator.incidents.spool import Spool
+from invigilator.incidents.stamp import Origin, wall_offset_ns
+from invigilator.profiles import network
+from invigilator.profiles.policy import PhaseName
+from invigilator.sandbox.base import (
+    Backend,
+    CanaryFile,
+    ExitStatus,
+    LimitHit,
+    Process,
+    Sandbox,
+    SandboxSpec,
+    Streams,
+)
+
+_log = logging.getLogger("invigilator.rollout")
+
+PHASES: Mapping[PhaseName, Phase] = {"setup": Phase.SETUP, "agent": Phase.AGENT, "verify": Phase.VERIFY}
+ORDER: Sequence[PhaseName] = ("setup", "agent", "verify")
+TIMEOUT_CODE = 124
+
+
+class RolloutError(GuardError):
+    """The rollout cannot do what was asked; the sandbox is not to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a node's rollouts share."""
+
+    home: Home
+    sensor: Sensor
+    pipeline: Pipeline
+    spool: Spool
+    backends: Mapping[str, Backend]
+
+
+@dataclass(slots=True)
+class Running:
+    """A command at work."""
+
+    order: CommandOrder
+    process: Process
+    phase: PhaseName
+    actor: Actor
+    ordinal: int
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the report will say of the rollout's course."""
+
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    phases: list[PhaseRecord] = field(default_factory=list)
+    agent_exit: Exit | None = None
+    failure: str | None = None
+    output_bytes: int = 0
+    expired: bool = False
+
+
+class Rollout:
+    """One sandbox from `open` to `close`, its phases, commands and verdict."""
+
+    def __init__(self, services: Services, order: SandboxOrder) -> None:
+        self.order = order
+        self.sandbox_id = uuid.uuid4()
+        self.progress = Progress()
+        self._services = services
+        self._lock = threading.RLock()
+        self._canaries = canary.draw(order.policy.filesystem.canaries)
+        self._sandbox: Sandbox | None = None
+        self._slot: int | None = None
+        self._watched: Watched | None = None
+        self._recorder: Recorder | None = None
+        self._phase: PhaseName | None = None
+        self._steps = 0
+        self._report: Report | None = None
+        self._closed = False
+
+    @property
+    def enforcement(self) -> Mapping[str, str]:
+        """What is in force, tier by tier."""
+        return self._box.enforcement()
+
+    @property
+    def judged(self) -> bool:
+        """Whether there is a verdict."""
+        return self._report is not None
+
+    def open(self) -> None:
+        """Make the sandbox and arm the sensor; on any error nothing is left behind."""
+        try:
+            self._mark()
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, phase: PhaseName) -> None:
+        """End the present phase and begin `phase`; phases go setup, agent, verify, and never back."""
+        with self._lock:
+            self._require_open()
+            if self._phase is not None and ORDER.index(phase) <= ORDER.index(self._phase):
+                raise RolloutError(
+                    f"phase {phase} cannot follow phase {self._phase}", fix="phases never go back"
+                )
+            survivors, kept = self._end_phase(phase)
+            self._phase = phase
+            self._facts.phase = PHASES[phase]
+            self._facts.phase_edge(begins=True)
+            self._facts.survivors(survivors, ended=not kept)
+            self.progress.phases.append(PhaseRecord(name=phase, started_at=datetime.now(UTC)))
+
+    def execute(self, order: CommandOrder, stdin: int, stdout: int, stderr: int) -> Running:
+        """Start a command in the present phase (agent, where none has begun); the descriptors stay the
+        caller's, to be kept open until `wait` has returned."""
+        with self._lock:
+            self._require_open()
+            if self._phase is None:
+                self.begin("agent")
+            assert self._phase is not None and self._slot is not None
+            phase, actor = self._phase, Actor[order.actor_in(self._phase).upper()]
+            ordinal = self._next_step(order, actor)
+            self._services.sensor.set_step(self._slot, ordinal, actor)
+            limit = self.order.policy.limits.output_bytes
+            process = self._box.execute(
+                order.arguments(),
+                phase=phase,
+                streams=Streams(stdin, stdout, stderr, order.tty, order.rows, order.columns),
+                cwd=order.cwd,
+                environment={**self.order.environment, **order.environment},
+                output_limit_bytes=max(0, limit - self.progress.output_bytes),
+            )
+            return Running(order, process, phase, actor, ordinal)
+
+    def wait(self, running: Running) -> CommandResult:
+        """Wait for a command's end."""
+        status = running.process.wait(running.order.timeout_s)
+        with self._lock:
+            if self.progress.expired and status.reason == "signalled":
+                status = replace(status, reason="limit")
+            self._account(running, status)
+        code = TIMEOUT_CODE if status.reason == "timeout" else status.code
+        return CommandResult(
+            code=code, reason=status.reason, output_bytes=status.output_bytes, output_cut=status.output_cut
+        )
+
+    def expire(self) -> None:
+        """The sandbox's time to live is over: end its processes."""
+        with self._lock:
+            if self._closed or self._report is not None:
+                return
+            self.progress.expired = True
+            ttl = int(self.order.policy.limits.ttl_s)
+            self._facts.limits([LimitHit("ttl", ttl, ttl)])
+            self._box.end_processes()
+
+    def write_file(self, path: str, content: bytes, mode: int) -> None:
+        """Put a file into the sandbox."""
+        with self._lock:
+            self._require_open()
+            self._box.write_file(path, content, mode)
+
+    def read_file(self, path: str) -> bytes:
+        """Take a file out of the sandbox; also after the verdict, until `close`."""
+        return self._box.read_file(path)
+
+    def fail(self, why: str) -> None:
+        """Something other than the agent failed: the report will say so. The first word stands."""
+        self.progress.failure = self.progress.failure or why
+
+    def verdict(self) -> Report:
+        """End the rollout and judge it; asked again, it answers the same."""
+        with self._lock:
+            if self._report is None:
+                self._report = self._conclude()
+            return self._report
+
+    def close(self) -> None:
+        """Remove every trace of the sandbox. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._sandbox is not None:
+                self._attempt("the sandbox could not be removed", self._sandbox.remove)
+            if self._slot is not None:
+                self._services.pipeline.detach(self._slot)
+                self._services.sensor.unregister(self._slot)
+            self._mark_file.unlink(missing_ok=True)
+
+    @property
+    def _box(self) -> Sandbox:
+        if self._sandbox is None or self._closed:
+            raise RolloutError("the sandbox is gone")
+        return self._sandbox
+
+    @property
+    def _facts(self) -> Recorder:
+        assert self._recorder is not None
+        return self._recorder
+
+    @property
+    def _mark_file(self) -> Path:
+        return self._services.home.rollouts / f"{self.sandbox_id}.json"
+
+    def _require_open(self) -> None:
+        if self._closed or self._report is not None:
+            raise RolloutError("the rollout has ended", fix="begin another")
+        if self.progress.expired:
+            raise RolloutError(f"the sandbox's time to live ({self.order.policy.limits.ttl_s:g} s) is over")
+
+    def _mark(self) -> None:
+        """Leave a record from which the next agent reports this rollout as failed, if this one dies."""
+        record = {
+            "sandbox_id": str(self.sandbox_id),
+            "started_at": self.progress.started_at.isoformat(),
+            "order": self.order.model_dump(mode="json"),
+        }
+        write_atomically(self._mark_file, json.dumps(record).encode(), 0o600)
+
+    def _make(self) -> None:
+        order, policy = self.order, self.order.policy
+        backend = self._services.backends.get(order.backend)
+        if backend is None:
+            names = ", ".join(sorted(self._services.backends))
+            raise RolloutError(f"there is no backend {order.backend!r} here", fix=f"use one of: {names}")
+        self._sandbox = backend.prepare(
+            SandboxSpec(
+                sandbox_id=self.sandbox_id,
+                policy=policy,
+                workspace=Path(order.workspace) if order.workspace else None,
+                root=Path(order.root) if order.root else None,
+                owner_uid=order.owner_uid,
+                owner_gid=order.owner_gid,
+                canaries=[CanaryFile(one.path, one.content) for one in self._canaries],
+                environment=order.environment,
+            )
+        )
+        self._watch(self._sandbox)
+        self._sandbox.start()
+        self._require_tiers(self._sandbox.enforcement())
+        self._record_beginning(self._sandbox)
+
+    def _watch(self, sandbox: Sandbox) -> None:
+        """Tell the sensor and the pipeline of the sandbox before any process is in it."""
+        order, sensor = self.order, self._services.sensor
+        cgroups = {number: PHASES[phase] for phase, number in sandbox.cgroups().items()}
+        self._slot = sensor.register(self.sandbox_id, cgroups)
+        origin = Origin(order.run_id or "", order.rollout_id, order.attempt, wall_offset_ns())
+        assert origin.wall_offset_ns is not None
+        engine = Engine(order.policy, self.sandbox_id, origin.wall_offset_ns)
+        self._watched = self._services.pipeline.attach(self._slot, self.sandbox_id, engine, origin)
+        self._recorder = Recorder(sensor, self._slot, order.policy)
+
+    def _require_tiers(self, enforcement: Mapping[str, str]) -> None:
+        missing = [tier for tier in self.order.policy.require if enforcement.get(tier) != "enforce"]
+        if missing and self.order.policy.mode == "enforce":
+            raise RolloutError(
+                f"policy {self.order.policy.name} requires {', '.join(missing)}, which is not in force here",
+                fix="`guard doctor` says why; or take it out of the policy's `require`",
+            )
+
+    def _record_beginning(self, sandbox: Sandbox) -> None:
+        assert self._slot is not None
+        sensor, policy = self._services.sensor, self.order.policy
+        mounts = list(sandbox.mounts())
+        sensor.set_mounts(self._slot, [(m.dev, m.fs_root, m.mount_point) for m in mounts])
+        for name, phase in PHASES.items():
+            rules = network.compile(policy, name)
+            sensor.set_network(self._slot, phase, rules.default_allow, rules.rules)
+        sensor.arm(self._slot)
+        self._facts.canaries_planted(self._canaries, lambda path: (0, 0))
+        if self.order.workspace:
+            commits = future_commits(Path(self.order.workspace))
+            self._facts.future_commits(commits, policy.filesystem.workspace[0])
+
+    def _next_step(self, order: CommandOrder, actor: Actor) -> int:
+        if order.step_id is None:
+            return 0
+        self._steps += 1
+        self._facts.step_begins(self._steps, order.step_id, actor)
+        return self._steps
+
+    def _account(self, running: Running, status: ExitStatus) -> None:
+        progress, order = self.progress, running.order
+        code = TIMEOUT_CODE if status.reason == "timeout" else status.code
+        if order.step_id is not None and not self._closed:
+            self._facts.step_ends(running.ordinal, order.step_id, running.actor, code)
+        progress.output_bytes += status.output_bytes
+        if status.output_cut:
+            maximum = self.order.policy.limits.output_bytes
+            self._facts.limits([LimitHit("output", progress.output_bytes, maximum)])
+        if not self._closed:
+            self._facts.limits(self._box.limits_hit())
+        outcome = Exit(code=code, reason=status.reason)
+        for number, record in enumerate(progress.phases):
+            if record.name == running.phase:
+                progress.phases[number] = record.model_copy(update={"exit": outcome})
+        if running.phase == "agent" and running.actor is Actor.AGENT:
+            progress.agent_exit = outcome
+
+    def _end_phase(self, following: PhaseName | None) -> tuple[Sequence[int], bool]:
+        """End the present phase: its survivors' pids, and whether they are kept in `following`."""
+        if self._phase is None:
+            return [], True
+        ended, box = self._phase, self._box
+        rules = self.order.policy.phases.get(following) if following else None
+        kept = rules is not None and rules.survivors == "keep"
+        survivors = box.survivors(following) if following else []
+        if not kept:
+            box.end_processes(ended)
+        self._facts.limits(box.limits_hit())
+        self._facts.phase_edge(begins=False)
+        self._facts.differences(box)
+        if ended == "agent":
+            self._facts.canaries_in_submission(box, self._canaries)
+        last = self.progress.phases[-1]
+        self.progress.phases[-1] = last.model_copy(update={"ended_at": datetime.now(UTC)})
+        return survivors, kept
+
+    def _conclude(self) -> Report:
+        assert self._watched is not None and self._slot is not None
+        box, slot = self._box, self._slot
+        began = time.monotonic()
+        self._attempt("the last phase could not be ended", lambda: self._end_phase(None))
+        self._attempt("the sandbox's processes could not be ended", box.end_processes)
+        final = verdict.settle(self._services, slot)
+        if not final and self._services.pipeline.trouble:
+            self.fail(self._services.pipeline.trouble)
+        if self.order.copy_back and self.order.workspace:
+            self._attempt("the workspace could not be copied back", box.copy_back)
+        report = verdict.build(
+            self._services, self, self._watched, final=final, enforcement=box.enforcement()
+        )
+        verdict.keep(self._services, self, report)
+        _log.info("rollout %s judged in %.3f s", self.order.rollout_id, time.monotonic() - began)
+        return report
+
+    def _attempt(self, what: str, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except Exception as error:
+            _log.exception("sandbox %s: %s", self.sandbox_id, what)
+            self.fail(f"{what}: {error}")
+
+
+def recover(services: Services) -> int:
+    """Report as failed the rollouts that an agent left when it died; how many."""
+    marks = sorted(services.home.rollouts.glob("*.json"))
+    for mark in marks:
+        with contextlib.suppress(ValueError, KeyError):
+            verdict.keep_lost(services, json.loads(mark.read_bytes()))
+        mark.unlink(missing_ok=True)
+    return len(marks)

@@ -1,0 +1,247 @@
+"""One client of the agent: its connection, its sandbox, its commands.
+
+A connection has at most one sandbox, which does not outlive it. Each request `{"op", "id", …}` gets one
+answer with its `id`, `{"id", "ok": {…}}` or `{"id", "error": {"kind", "message"}}`, whichever ends first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from invigilator.guard.errors import GuardError
+from invigilator.guard.order import CommandOrder, SandboxOrder
+from invigilator.guard.rollout import Rollout, Running, Services
+from invigilator.guard.wire import PROTOCOL, Channel, Message, WireError
+from invigilator.incidents.spool import SpoolError
+from invigilator.sandbox.base import SandboxError
+
+_log = logging.getLogger("invigilator.session")
+
+KILL_AFTER_S = 2.0
+"""Between the TERM and the KILL of a command that its caller has given up."""
+
+Body = dict[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What sessions work with. `makers` runs what starts processes, in threads that live as long as the
+    agent: a launcher dies with the thread that made it. `waiters` runs what waits."""
+
+    services: Services
+    makers: Executor
+    waiters: Executor
+    admit: Callable[[], None]
+    status: Callable[[], Mapping[str, Any]]
+    end_agent: Callable[[], None]
+
+
+class Session:
+    """Serves one connection until it closes."""
+
+    def __init__(self, floor: Floor, channel: Channel) -> None:
+        self._floor = floor
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._rollout: Rollout | None = None
+        self._running: dict[int, Running] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ttl: asyncio.TimerHandle | None = None
+        self._operations: dict[str, Callable[[Body, tuple[int, ...]], Awaitable[Body]]] = {
+            "create": self._create,
+            "phase": self._phase,
+            "exec": self._exec,
+            "signal": self._signal,
+            "resize": self._resize,
+            "cancel": self._cancel,
+            "write_file": self._write_file,
+            "read_file": self._read_file,
+            "verdict": self._verdict,
+            "close": self._close,
+            "status": self._status,
+            "shutdown": self._shutdown,
+        }
+
+    @property
+    def rollout(self) -> Rollout | None:
+        """The connection's rollout."""
+        return self._rollout
+
+    async def serve(self) -> None:
+        """Answer until the client closes, then end what it left."""
+        try:
+            await self._channel.send({"hello": PROTOCOL})
+            while (message := await self._channel.receive()) is not None:
+                task = asyncio.create_task(self._answer(message))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        except (WireError, OSError) as error:
+            _log.warning("a connection ended: %s", error)
+        finally:
+            await self._leave()
+
+    async def _answer(self, message: Message) -> None:
+        number, name = message.body.get("id"), message.body.get("op")
+        try:
+            operation = self._operations.get(str(name))
+            if operation is None:
+                raise GuardError(
+                    f"the agent knows no operation {name!r}", fix="client and agent differ in version"
+                )
+            answer: Body = {"id": number, "ok": await operation(message.body, message.descriptors)}
+        except Exception as error:
+            answer = {"id": number, "error": _describe(error)}
+        finally:
+            message.close()
+        try:
+            await self._channel.send(answer)
+        except OSError:
+            _log.debug("nobody hears the answer to %s", name)
+
+    async def _create(self, body: Body, _: tuple[int, ...]) -> Body:
+        if self._rollout is not None:
+            raise GuardError("this connection has a sandbox already", fix="open another connection")
+        order = SandboxOrder.model_validate(body["order"])
+        self._floor.admit()
+        rollout = self._rollout = Rollout(self._floor.services, order)
+        began = time.monotonic()
+        await self._make(rollout.open)
+        self._ttl = self._loop.call_later(order.policy.limits.ttl_s, self._expire)
+        return {
+            "sandbox_id": str(rollout.sandbox_id),
+            "rollout_id": order.rollout_id,
+            "enforcement": dict(rollout.enforcement),
+            "took_s": time.monotonic() - began,
+        }
+
+    async def _phase(self, body: Body, _: tuple[int, ...]) -> Body:
+        rollout = self._need()
+        await self._make(lambda: rollout.begin(body["phase"]))
+        return {}
+
+    async def _exec(self, body: Body, descriptors: tuple[int, ...]) -> Body:
+        rollout, number = self._need(), int(body["id"])
+        order = CommandOrder.model_validate(body["order"])
+        stdin, stdout, stderr = descriptors
+        running = await self._make(lambda: rollout.execute(order, stdin, stdout, stderr))
+        self._running[number] = running
+        try:
+            await self._channel.send({"id": number, "event": "started", "pid": running.process.pid})
+            result = await self._wait(lambda: rollout.wait(running))
+        finally:
+            del self._running[number]
+        return result.model_dump()
+
+    async def _signal(self, body: Body, _: tuple[int, ...]) -> Body:
+        if running := self._running.get(int(body["exec"])):
+            running.process.signal(int(body["signal"]))
+        return {}
+
+    async def _resize(self, body: Body, _: tuple[int, ...]) -> Body:
+        if running := self._running.get(int(body["exec"])):
+            running.process.resize(int(body["rows"]), int(body["columns"]))
+        return {}
+
+    async def _cancel(self, body: Body, _: tuple[int, ...]) -> Body:
+        number = int(body["exec"])
+        if running := self._running.get(number):
+            running.process.signal(signal.SIGTERM)
+            self._loop.call_later(KILL_AFTER_S, self._kill, number)
+        return {}
+
+    async def _write_file(self, body: Body, _: tuple[int, ...]) -> Body:
+        rollout = self._need()
+        content = base64.b64decode(body["content"])
+        await self._make(lambda: rollout.write_file(body["path"], content, int(body["mode"])))
+        return {}
+
+    async def _read_file(self, body: Body, _: tuple[int, ...]) -> Body:
+        rollout = self._need()
+        content = await self._make(lambda: rollout.read_file(body["path"]))
+        return {"content": base64.b64encode(content).decode()}
+
+    async def _verdict(self, body: Body, _: tuple[int, ...]) -> Body:
+        rollout = self._need()
+        if why := body.get("failure"):
+            rollout.fail(str(why))
+        report = await self._wait(rollout.verdict)
+        return {"report": report.model_dump(mode="json")}
+
+    async def _close(self, _: Body, __: tuple[int, ...]) -> Body:
+        rollout = self._need()
+        await self._wait(rollout.close)
+        return {}
+
+    async def _status(self, _: Body, __: tuple[int, ...]) -> Body:
+        return dict(self._floor.status())
+
+    async def _shutdown(self, _: Body, __: tuple[int, ...]) -> Body:
+        self._floor.end_agent()
+        return {}
+
+    def _need(self) -> Rollout:
+        if self._rollout is None:
+            raise GuardError("this connection has no sandbox yet")
+        return self._rollout
+
+    def _expire(self) -> None:
+        if self._rollout is not None:
+            self._loop.run_in_executor(self._floor.waiters, self._rollout.expire)
+
+    def _kill(self, number: int) -> None:
+        if running := self._running.get(number):
+            running.process.signal(signal.SIGKILL)
+
+    async def _make(self, action: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(self._floor.makers, action)
+
+    async def _wait(self, action: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(self._floor.waiters, action)
+
+    async def _leave(self) -> None:
+        """The client is gone. What it did not ask a verdict for is reported as failed."""
+        if self._ttl is not None:
+            self._ttl.cancel()
+        self._channel.close()
+        if self._rollout is not None:
+            await self._loop.run_in_executor(self._floor.waiters, self.abandon, self._rollout)
+
+    @staticmethod
+    def abandon(rollout: Rollout) -> None:
+        """Judge a rollout that nobody waits for, as failed, and remove it."""
+        if not rollout.judged:
+            rollout.fail("the client went away before the verdict")
+            try:
+                rollout.verdict()
+            except Exception:
+                _log.exception("rollout %s could not be judged", rollout.order.rollout_id)
+        rollout.close()
+
+
+def _describe(error: Exception) -> Body:
+    """An error as a client is told of it."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        return {"kind": "order", "message": f"{where}: {first['msg']}"}
+    if isinstance(error, GuardError | SandboxError | SpoolError):
+        return {"kind": type(error).__name__, "message": str(error)}
+    if isinstance(error, KeyError | ValueError | TypeError | OSError):
+        _log.exception("a request failed")
+        return {"kind": type(error).__name__, "message": f"{type(error).__name__}: {error}"}
+    _log.exception("a request failed")
+    return {
+        "kind": "internal",
+        "message": f"unexpected {type(error).__name__}: {error} (see the agent's log)",
+    }

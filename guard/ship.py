@@ -1,0 +1,141 @@
+"""Spool to store: one thread sends segments, oldest first, until serve has acknowledged each.
+
+A segment stays in the spool until serve says that it is stored, and serve knows a segment that it has seen:
+sent any number of times, it is stored once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+import httpx
+
+from invigilator.guard.errors import GuardError
+from invigilator.guard.home import Home
+from invigilator.guard.node import ensure_serve
+from invigilator.incidents.segment import Segment, SegmentError
+from invigilator.incidents.spool import Spool
+
+_log = logging.getLogger("invigilator.ship")
+
+URL_VARIABLE = "INVIGILATOR_SERVE_URL"
+TOKEN_VARIABLE = "INVIGILATOR_TOKEN"
+REQUEST_TIMEOUT_S = 60.0
+BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_FINAL_REFUSALS = (400, 409, 413, 422)
+
+
+class ShipError(GuardError):
+    """Serve did not take a segment; it will be sent again."""
+
+
+class Shipper:
+    """Sends what `spool` holds. `on_shipped` is called for each acknowledged segment, from the thread.
+
+    Serve is this node's own, started where none runs, or the one that `$INVIGILATOR_SERVE_URL` names (with
+    the bearer token in `$INVIGILATOR_TOKEN`).
+    """
+
+    def __init__(self, home: Home, spool: Spool, on_shipped: Callable[[Segment], None]) -> None:
+        self._home = home
+        self._spool = spool
+        self._on_shipped = on_shipped
+        self._work = threading.Event()
+        self._stopping = threading.Event()
+        self._client: httpx.Client | None = None
+        self._folder = -1
+        self._trouble: str | None = None
+        self._thread = threading.Thread(target=self._run, name="ship", daemon=True)
+
+    def start(self) -> None:
+        """Start sending."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; what is not sent stays in the spool."""
+        self._stopping.set()
+        self._work.set()
+        self._thread.join(timeout=REQUEST_TIMEOUT_S)
+
+    def wake(self) -> None:
+        """There may be something to send. Also a hint to have serve ready."""
+        self._work.set()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing is taken at the moment, or None."""
+        return self._trouble
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            if not failures:
+                self._work.wait()
+                self._work.clear()
+            try:
+                self._send_pending()
+                failures, self._trouble = 0, None
+            except (GuardError, httpx.HTTPError, OSError) as error:
+                if self._trouble is None:
+                    _log.warning("nothing can be shipped at the moment: %s", error)
+                self._trouble = str(error)
+                self._disconnect()
+                self._stopping.wait(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
+                failures += 1
+        self._disconnect()
+
+    def _send_pending(self) -> None:
+        client = self._connect()
+        while segments := self._spool.pending():
+            for segment in segments:
+                if self._stopping.is_set():
+                    return
+                self._send(client, segment)
+
+    def _send(self, client: httpx.Client, segment: Segment) -> None:
+        try:
+            content = segment.read_bytes()
+        except SegmentError as error:
+            _log.error("segment %s: %s", segment.id, error)
+            self._spool.quarantine(segment, str(error))
+            return
+        headers = {"X-Segment": segment.header(), "Content-Type": "application/vnd.apache.arrow.file"}
+        answer = client.post("/v1/segments", content=content, headers=headers)
+        if answer.status_code in _FINAL_REFUSALS:
+            _log.error("segment %s was refused: %s", segment.id, answer.text)
+            self._spool.quarantine(segment, answer.text)
+            return
+        if not answer.is_success:
+            raise ShipError(
+                f"serve answered {answer.status_code}: {answer.text[:200]}", fix="it is tried again"
+            )
+        self._spool.acknowledge(segment)
+        self._on_shipped(segment)
+
+    def _connect(self) -> httpx.Client:
+        if self._client is None:
+            self._client = self._remote(url) if (url := os.environ.get(URL_VARIABLE)) else self._local()
+        return self._client
+
+    def _remote(self, url: str) -> httpx.Client:
+        token = os.environ.get(TOKEN_VARIABLE)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.Client(base_url=url, headers=headers, timeout=REQUEST_TIMEOUT_S)
+
+    def _local(self) -> httpx.Client:
+        address = ensure_serve(self._home)
+        # A deep path does not fit a socket's address; one through a descriptor of its folder always does.
+        self._folder = os.open(address.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        transport = httpx.HTTPTransport(uds=f"/proc/self/fd/{self._folder}/{address.name}")
+        return httpx.Client(base_url="http://serve", transport=transport, timeout=REQUEST_TIMEOUT_S)
+
+    def _disconnect(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
