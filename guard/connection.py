@@ -175,11 +175,7 @@ class AsyncConnection(_Link):
             step = next(flow)
             while True:
                 try:
-                    answer = (
-                        await asyncio.sleep(step.seconds)
-                        if isinstance(step, Pause)
-                        else await self._ask(step)
-                    )
+                    answer = await self._ask(step)
                 except BusyError as error:
                     step = flow.throw(error)
                 else:

@@ -1,90 +1,109 @@
-"""The one way to the store: opened by one thread, used by that thread, and honest when it is down."""
+"""The one way to the store: opened in the background, used in threads, and honest when it is down."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from invigilator.guard.api.problem import ProblemError
-
-if TYPE_CHECKING:
-    from invigilator.incidents.store import Store
+from invigilator.incidents.store import Store, StoreError, StoreUnavailableError
 
 State = Literal["opening", "ready", "unavailable", "closed"]
+Lane = Literal["main", "sql"]
+"""People's own queries wait for each other in a lane of their own: a slow one holds up no segment."""
+
 RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 10.0
+QUEUE_MOST = {"main": 256, "sql": 8}
 T = TypeVar("T")
 _log = logging.getLogger("invigilator.serve")
 
 
 class StoreGate:
-    """Opens the store, tries again while it cannot, and runs work on it, one piece at a time.
-
-    One thread, because an embedded chDB has one engine a process and a connection is not shared between
-    threads. `detail` says why the store is not there.
-    """
+    """Opens the store, tries again while it cannot, and runs work on it. `detail`: why it is not there."""
 
     def __init__(self, target: str, opener: Callable[[str], Store]) -> None:
         self._target = target
         self._opener = opener
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._threads = {
+            "main": ThreadPoolExecutor(1, thread_name_prefix="store"),
+            "sql": ThreadPoolExecutor(1, thread_name_prefix="sql"),
+        }
+        self._waiting = dict.fromkeys(QUEUE_MOST, 0)
         self._store: Store | None = None
         self._again = asyncio.Event()
         self.state: State = "opening"
         self.detail = ""
 
     async def keep_open(self) -> None:
-        """Open the store and open it again whenever it went down; runs until cancelled."""
+        """Open the store, and open it again whenever it went down; runs until cancelled."""
         pause_s = RETRY_FIRST_S
         loop = asyncio.get_running_loop()
         while True:
             try:
-                self._store = await loop.run_in_executor(self._thread, self._open)
+                self._store = await loop.run_in_executor(self._threads["main"], self._open)
                 self.state, self.detail, pause_s = "ready", "", RETRY_FIRST_S
-                _log.info("store is open")
+                _log.info("the store is open")
                 self._again.clear()
                 await self._again.wait()
+                await self._close_store()
             except Exception as error:
                 self._down(error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(RETRY_MOST_S, pause_s * 2)
+            await asyncio.sleep(pause_s)
+            pause_s = min(RETRY_MOST_S, pause_s * 2)
+
+    async def run(self, work: Callable[[Store], T], lane: Lane = "main") -> T:
+        """The result of `work` on the store, in its lane's thread; 503 while there is no store."""
+        if self._store is None or self.state != "ready":
+            raise self._unavailable()
+        if self._waiting[lane] >= QUEUE_MOST[lane]:
+            raise ProblemError(503, "busy", "too much is waiting already", retry_after_s=2.0)
+        self._waiting[lane] += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads[lane], work, self._store)
+        except StoreUnavailableError as error:
+            self._down(error)
+            self._again.set()
+            raise self._unavailable() from error
+        finally:
+            self._waiting[lane] -= 1
+
+    async def close(self) -> None:
+        """Let running work end, then close the store; nothing may be asked of it any more."""
+        self.state = "closed"
+        await self._close_store()
+        for threads in self._threads.values():
+            threads.shutdown(wait=True)
 
     def _open(self) -> Store:
         store = self._opener(self._target)
-        store.migrate()
+        try:
+            store.migrate()
+        except BaseException:
+            store.close()
+            raise
         return store
+
+    async def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            with contextlib.suppress(StoreError):
+                await asyncio.get_running_loop().run_in_executor(self._threads["main"], store.close)
 
     def _down(self, error: Exception) -> None:
         detail = " ".join(str(error).split())[:500] or type(error).__name__
         if detail != self.detail:
-            _log.warning("store is unavailable: %s", detail)
-        self.state, self.detail, self._store = "unavailable", detail, None
+            _log.warning("the store is unavailable: %s", detail)
+        self.state, self.detail = "unavailable", detail
 
-    async def run(self, work: Callable[[Store], T]) -> T:
-        """The result of `work` on the store, in the store's thread; 503 while there is none."""
-        if self._store is None:
-            raise self.unavailable()
-        store = self._store
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, store)
-
-    def unavailable(self) -> ProblemError:
-        """The 503 that says why, and that what was sent is to be sent again."""
-        why = self.detail or "the store is being opened"
-        fix = "send it again: nothing that was not acknowledged is taken as stored"
+    def _unavailable(self) -> ProblemError:
+        why = self.detail or (
+            "guard serve is ending" if self.state == "closed" else "the store is being opened"
+        )
+        fix = "ask again: nothing that was acknowledged is lost"
         return ProblemError(503, "store-unavailable", why, fix=fix, retry_after_s=1.0)
-
-    def lost(self, error: Exception) -> ProblemError:
-        """Note that the store went away under a request; it is opened again in the background."""
-        self._down(error)
-        self._again.set()
-        return self.unavailable()
-
-    async def close(self) -> None:
-        """Let running work end, then close the store; nothing may be asked of it any more."""
-        store, self._store, self.state = self._store, None, "closed"
-        if store is not None:
-            await asyncio.get_running_loop().run_in_executor(self._thread, store.close)
-        self._thread.shutdown(wait=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
@@ -12,6 +11,7 @@ from pydantic import BaseModel
 from invigilator.guard.api.access import Caller, needs
 from invigilator.guard.api.gate import StoreGate
 from invigilator.guard.api.problem import ProblemError
+from invigilator.incidents.segment import SegmentError
 
 router = APIRouter(prefix="/v1", tags=["ingest"])
 _log = logging.getLogger("invigilator.serve")
@@ -25,26 +25,21 @@ class Stored(BaseModel):
     duplicate: bool
 
 
-def segment_header(request: Request) -> dict[str, Any]:
-    """The `X-Segment` header's JSON object."""
-    try:
-        header = json.loads(request.headers.get("x-segment", ""))
-    except ValueError:
-        header = None
-    if not isinstance(header, dict):
-        raise ProblemError(422, "invalid-segment", "header X-Segment must hold the segment's header as JSON")
-    return header
-
-
 @router.post("/segments")
 async def store_segment(request: Request, caller: Annotated[Caller, Depends(needs("ingest"))]) -> Stored:
-    """Store the segment in the body. Answered only once it is durable; sending it again changes nothing."""
+    """Store the Arrow file in the body, whose header is also sent as `X-Segment`.
+
+    Answered only once it is durable; sending it again changes nothing. 422: it will never be taken, set it
+    aside. 503: the store is down, send it again.
+    """
     gate: StoreGate = request.app.state.gate
-    header = segment_header(request)
-    body = await request.body()
-    return await gate.run(lambda store: _ingest(store, body, header))
-
-
-def _ingest(store: Any, body: bytes, header: dict[str, Any]) -> Stored:
-    result = store.ingest(body, header)
-    return Stored(segment_id=str(result.segment_id), rows=result.rows, duplicate=result.duplicate)
+    header = request.headers.get("x-segment")
+    if not header:
+        raise ProblemError(422, "invalid-segment", "header X-Segment must hold the segment's header as JSON")
+    content = await request.body()
+    try:
+        done = await gate.run(lambda store: store.ingest(content, header))
+    except SegmentError as error:
+        _log.warning("segment refused from %s: %s", caller.name, error)
+        raise ProblemError(422, "invalid-segment", str(error)) from error
+    return Stored(segment_id=done.segment_id, rows=done.rows, duplicate=done.duplicate)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from typing import Any
 
 from invigilator.guard.cli.output import plain
 from invigilator.guard.errors import GuardError
@@ -22,6 +23,9 @@ def explain(error: Exception) -> int:
         # The reader went away; what Python would flush at exit has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error, file=sys.stderr)
+        return 2
     text, status = describe(error)
     print(f"guard: {plain(text)}", file=sys.stderr)
     return status
@@ -33,8 +37,22 @@ def describe(error: Exception) -> tuple[str, int]:
         return str(error), error.exit_code
     if isinstance(error, OSError) and error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}", 1
+    if hasattr(error, "format_message"):
+        return usage(error)
+    if hasattr(error, "problems"):
+        more = len(error.problems) - 1
+        rest = f" (and {more} more: see `guard policy check`)" if more else ""
+        return f"{error.problems[0]}{rest}", 1
     names = [kind.__name__ for kind in type(error).__mro__]
     if type(error).__module__.startswith("invigilator."):
         return str(error), next((STATUS_BY_NAME[name] for name in names if name in STATUS_BY_NAME), 1)
     text = f"unexpected {names[0]}: {error}; set {DEBUG_VARIABLE}=1 to see where, and please report it"
     return text, 1
+
+
+def usage(error: Any) -> tuple[str, int]:
+    """The line and the exit status of a command that was called wrongly."""
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "guard"
+    text = " ".join(str(error.format_message()).split()).replace("Value error, ", "")
+    return f"{text.rstrip('.')}; see `{where} --help`", 2

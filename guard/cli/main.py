@@ -58,9 +58,13 @@ def main() -> None:
     """Entry point: run the command; an error becomes one line on stderr and an exit status."""
     mount()
     try:
-        app()
+        status = app(standalone_mode=False)
+        sys.stdout.flush()
     except Exception as error:
-        sys.exit(explain(error))
+        status = explain(error)
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status if isinstance(status, int) else 0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,225 @@
+"""`guard policy …`: the engineer's questions. Works without root, kernel or server."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from invigilator.profiles.check import DetectorFacts
+
+PolicyArgument = Annotated[
+    str, typer.Argument(metavar="POLICY", help="A name of the library, or the path of a YAML file.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+group = typer.Typer(
+    name="policy",
+    help="Check, show, explain, compare and compile policies.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+class Phase(StrEnum):
+    """Phases of a rollout."""
+
+    setup = "setup"
+    agent = "agent"
+    verify = "verify"
+
+
+class Action(StrEnum):
+    """What explain can be asked about."""
+
+    read = "read"
+    write = "write"
+    exec = "exec"
+    connect = "connect"
+    syscall = "syscall"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    app.add_typer(group)
+
+
+@group.command("list")
+def list_policies(json_output: JsonOption = False) -> None:
+    """List the library's policies with the versions of their parts."""
+    from invigilator.guard.cli.output import print_json, print_table
+    from invigilator.profiles import canonical, library
+
+    found = {name: canonical.policy_versions(library.load(name)) for name in library.list_names()}
+    if json_output:
+        print_json([{"name": name, **versions._asdict()} for name, versions in found.items()])
+        return
+    rows = [(name, *(version[:19] for version in versions)) for name, versions in found.items()]
+    print_table(("policy", "confinement", "detection", "penalty"), rows)
+
+
+@group.command()
+def check(
+    policies: Annotated[list[str], typer.Argument(metavar="POLICY…", help="Names or paths of YAML files.")],
+    json_output: JsonOption = False,
+) -> None:
+    """Say everything that is wrong or doubtful in policies: file, line, column, and what to write instead.
+
+    Exit status: 0 when they can be used (warnings are no obstacle), 1 when not.
+
+    Example: guard policy check swe-task ./mine.yaml
+    """
+    from invigilator.guard.cli.output import plain, print_json
+    from invigilator.profiles.check import check as examine
+
+    facts = installed_detectors()
+    found = [(policy, problem) for policy in policies for problem in examine(policy, facts)]
+    errors = sum(problem.severity == "error" for _, problem in found)
+    if json_output:
+        print_json([{"policy": policy, **asdict(problem)} for policy, problem in found])
+    else:
+        for _, problem in found:
+            print(f"{problem.severity}: {plain(problem)}")
+        print(f"{errors} errors, {len(found) - errors} warnings in {len(policies)} policies")
+    if errors:
+        raise typer.Exit(1)
+
+
+def installed_detectors() -> Mapping[str, DetectorFacts] | None:
+    """What check must know of the detectors of this installation; None without them."""
+    from invigilator.profiles.check import DetectorFacts
+
+    try:
+        from invigilator.detectors.base import registry
+    except ImportError:
+        return None
+    return {
+        name: DetectorFacts(kind=detector.kind, thresholds=frozenset(one.name for one in detector.thresholds))
+        for name, detector in registry().items()
+    }
+
+
+@group.command()
+def show(
+    policy: PolicyArgument,
+    source: Annotated[bool, typer.Option("--source", help="The file as it was written.")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Print a policy with `extends` resolved and every default filled in, and its versions.
+
+    Example: guard policy show swe-task
+    """
+    import yaml
+
+    from invigilator.guard.cli.output import print_json
+    from invigilator.profiles import canonical, library
+
+    if source:
+        print(library.read(policy), end="")
+        return
+    loaded = library.load(policy)
+    versions = canonical.policy_versions(loaded)
+    if json_output:
+        print_json({"policy": loaded.model_dump(mode="json"), "versions": versions._asdict()})
+        return
+    for part, version in versions._asdict().items():
+        print(f"# {part}: {version}")
+    print(yaml.safe_dump(loaded.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=100))
+
+
+@group.command()
+def explain(
+    policy: PolicyArgument,
+    action: Annotated[Action, typer.Argument(help="What is done.")],
+    target: Annotated[str, typer.Argument(help="A path, HOST:PORT[/udp], or a call's name.")],
+    phase: Annotated[Phase, typer.Option(help="In which phase.")] = Phase.agent,
+    resolve: Annotated[bool, typer.Option("--resolve", help="Look names of rules up (DNS).")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Say what a policy makes of an action, and which rule, in which line, says so.
+
+    Examples: guard policy explain swe-task write /bin/bash --phase agent
+    guard policy explain swe-task connect files.example.org:443
+    """
+    from invigilator.guard.cli.output import plain, print_json
+    from invigilator.guard.errors import GuardError
+    from invigilator.profiles import library, network
+    from invigilator.profiles.explain import explain as answer
+
+    loaded = library.load_with_places(policy)
+    resolver = network.system_resolver if resolve else None
+    try:
+        found = answer(loaded, phase.value, action.value, target, resolve=resolver)
+    except ValueError as error:
+        raise GuardError(str(error), where=target) from error
+    if json_output:
+        print_json(asdict(found))
+    else:
+        print(plain(found))
+
+
+@group.command()
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Name or path.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Name or path.")],
+    json_output: JsonOption = False,
+) -> None:
+    """Say in words what becomes possible (+), impossible (-) or judged differently (~) from OLD to NEW.
+
+    Exit status, as of diff(1): 0 when they say the same, 1 when they differ.
+    """
+    from invigilator.guard.cli.output import plain, print_json
+    from invigilator.profiles import library
+    from invigilator.profiles.diff import diff as compare
+
+    changes = compare(library.load(old), library.load(new))
+    if json_output:
+        print_json([asdict(change) for change in changes])
+    else:
+        for change in changes:
+            print(plain(change))
+    if changes:
+        raise typer.Exit(1)
+
+
+@group.command("compile")
+def compile_policy(
+    policy: PolicyArgument,
+    out: Annotated[Path | None, typer.Option(help="Folder to write the artefacts into.")] = None,
+    resolve: Annotated[bool, typer.Option("--resolve", help="Turn names into addresses (DNS).")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Make a policy's artefacts: seccomp filters, network rules, limits, path classes, by phase.
+
+    Example: guard policy compile swe-task --out build/swe-task
+    """
+    from invigilator.guard.artefacts import compile_all
+    from invigilator.guard.cli.output import print_json, print_table
+    from invigilator.profiles import library
+
+    found = compile_all(library.load(policy), resolve=resolve)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in found.items():
+            (out / name).write_bytes(content)
+    facts = [{"artefact": name, "bytes": len(content)} for name, content in found.items()]
+    if json_output:
+        print_json(facts)
+        return
+    print_table(("artefact", "bytes"), [(fact["artefact"], fact["bytes"]) for fact in facts])
+    if out is None:
+        print("nothing was written; name a folder with --out")
+
+
+@group.command()
+def schema() -> None:
+    """Print the JSON Schema of policies, for editors: guard policy schema > policy.schema.json"""
+    from invigilator.profiles import schema as policy_schema
+
+    print(policy_schema.text(), end="")
