@@ -111,6 +111,11 @@ class Store:
                 self._engine.read(results.select(statement, described), parameters, limits)
             )
 
+    def select(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
+        """Result of a query of this program's own, without limits; text comes as binary."""
+        with self._guard:
+            return self._engine.select(sql, parameters)
+
     def columns(self) -> dict[str, dict[str, str]]:
         """Table or view → column → ClickHouse type; what `query` may read."""
         if not self._columns:

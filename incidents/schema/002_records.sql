@@ -10,7 +10,7 @@ CREATE TABLE incidents (
     channel LowCardinality(String) COMMENT 'retrieval, tamper, network, flood, escape or sensor',
     severity LowCardinality(String) COMMENT 'info, low, medium, high or critical',
     outcome LowCardinality(String) COMMENT 'denied, failed or success',
-    used LowCardinality(String) COMMENT 'none, retrieved or integrated: what became of what was taken (use in the report)',
+    use LowCardinality(String) COMMENT 'none, retrieved or integrated: what became of what was taken',
     intent LowCardinality(String) COMMENT 'deliberate, accidental or unknown',
     confidence Float64 COMMENT '0 to 1',
     phase LowCardinality(String) COMMENT 'Phase in which it happened',
