@@ -24,12 +24,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from invigilator.ebpf.sensor import Sensor
-from invigilator.guard import backends, release, rollout
+from invigilator.guard import backends, release
 from invigilator.guard.errors import GuardError, UnreachableError
 from invigilator.guard.home import Home, LockHeldError, short_address
+from invigilator.guard.keep import Keeper
 from invigilator.guard.node import require_root
 from invigilator.guard.pipeline import Pipeline
-from invigilator.guard.rollout import Services
+from invigilator.guard.services import Services
 from invigilator.guard.session import Floor, Session
 from invigilator.guard.ship import Shipper
 from invigilator.guard.wire import Channel
@@ -57,8 +58,14 @@ class Agent:
         self._sensor = Sensor.open()
         self._shipper = Shipper(home, self._spool, self._on_shipped)
         self._pipeline = Pipeline(self._sensor, self._spool, self._shipper.wake)
-        parts = backends.load(home)
-        self._services = Services(home, self._sensor, self._pipeline, self._spool, parts)
+        self._services = Services(
+            home,
+            self._sensor,
+            self._pipeline,
+            self._shipper,
+            Keeper(self._spool, home.rollouts),
+            backends.load(home),
+        )
         self._sessions: set[Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = asyncio.Event()
@@ -90,7 +97,7 @@ class Agent:
 
     def _recover(self) -> None:
         swept = sum(backend.sweep() for backend in self._services.backends.values())
-        lost = rollout.recover(self._services)
+        lost = self._services.keeper.recover()
         if swept or lost:
             _log.info("%d sandboxes swept, %d rollouts of a dead agent reported as failed", swept, lost)
         self._shipper.wake()
@@ -150,7 +157,7 @@ class Agent:
 
     def _on_shipped(self, segment: Segment) -> None:
         if segment.table == "events":
-            self._pipeline.shipped(segment.ranges)
+            self._pipeline.shipped(segment)
 
     def _status(self) -> Mapping[str, Any]:
         return {

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from invigilator.ebpf.events import Actor, DiffChange, EventClass, Kind, Phase, Tier
-from invigilator.ebpf.sensor import Sensor
+from invigilator.ebpf.sensor import Loss, Sensor
 from invigilator.guard import canary
 from invigilator.guard.canary import Canary
 from invigilator.guard.gitfacts import FutureCommit
@@ -144,6 +144,11 @@ class Recorder:
                 self._emit(
                     Kind.LIMIT, text=hit.limit.encode(), a0=hit.value, a1=hit.maximum, cls=EventClass.OUTPUT
                 )
+
+    def sensor_losses(self, loss: Loss) -> None:
+        """The sandbox made events faster than they could be kept."""
+        if loss.lost:
+            self._emit(Kind.LIMIT, text=b"sensor", a0=loss.lost, a1=loss.produced, cls=EventClass.SENSOR)
 
     def _emit(
         self,

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ import pyarrow as pa
 from invigilator.detectors.engine import Engine
 from invigilator.ebpf.events import EventBatch
 from invigilator.ebpf.sensor import Sensor
-from invigilator.incidents.segment import SeqRange
+from invigilator.incidents.segment import Segment
 from invigilator.incidents.spool import Spool, SpoolError
 from invigilator.incidents.stamp import Origin, events_with_origin
 
@@ -39,8 +39,8 @@ RETRY_S = 0.5
 
 @dataclass(slots=True)
 class Watched:
-    """One sandbox in the pipeline. `stored_rows` and `shipped_rows` count its events; `broken` says why its
-    engine failed."""
+    """One sandbox in the pipeline. `stored_rows` and `shipped_rows` count its events; `segments` are
+    those that its latest events are in; `broken` says why its engine failed."""
 
     slot: int
     sandbox_id: uuid.UUID
@@ -49,6 +49,7 @@ class Watched:
     held: list[EventBatch] = field(default_factory=list)
     stored_rows: int = 0
     shipped_rows: int = 0
+    segments: list[uuid.UUID] = field(default_factory=list)
     broken: str | None = None
 
 
@@ -113,19 +114,12 @@ class Pipeline:
             finally:
                 self._settling -= 1
 
-    def shipped(self, ranges: Mapping[uuid.UUID, SeqRange]) -> None:
-        """The store has acknowledged a segment of events that held these."""
+    def shipped(self, segment: Segment) -> None:
+        """The store has acknowledged a segment of events."""
         with self._changed:
             for watched in self._watched.values():
-                if watched.sandbox_id in ranges:
-                    watched.shipped_rows += ranges[watched.sandbox_id].rows
-            self._changed.notify_all()
-
-    def wait_shipped(self, slot: int, timeout_s: float) -> bool:
-        """Wait until the store has acknowledged all of the sandbox's stored events; False on timeout."""
-        watched = self._watched[slot]
-        with self._changed:
-            return self._changed.wait_for(lambda: watched.shipped_rows >= watched.stored_rows, timeout_s)
+                if watched.sandbox_id in segment.ranges:
+                    watched.shipped_rows += segment.ranges[watched.sandbox_id].rows
 
     def _settled(self, slot: int, produced: int) -> bool:
         return not self._watched[slot].held and self._sensor.drained_to(slot) >= produced
@@ -175,7 +169,7 @@ class Pipeline:
         chosen = self._choose()
         parts = [(watched, EventBatch.concat(watched.held[:n])) for watched, n in chosen]
         try:
-            self._append(parts)
+            segment = self._append(parts)
         except SpoolError as error:
             if self._trouble is None:
                 _log.error("the spool takes nothing: %s", error)
@@ -187,6 +181,7 @@ class Pipeline:
         with self._changed:
             for (watched, n), (_, batch) in zip(chosen, parts, strict=True):
                 watched.stored_rows += len(batch)
+                watched.segments.append(segment.id)
                 del watched.held[:n]
             self._held_rows = sum(len(batch) for w in self._watched.values() for batch in w.held)
             self._changed.notify_all()
@@ -205,10 +200,10 @@ class Pipeline:
                     room -= int(sizes[fitting - 1])
         return chosen
 
-    def _append(self, parts: list[tuple[Watched, EventBatch]]) -> None:
+    def _append(self, parts: list[tuple[Watched, EventBatch]]) -> Segment:
         tables = [events_with_origin(batch.to_arrow(w.sandbox_id.bytes), w.origin) for w, batch in parts]
         owner = parts[0][0].sandbox_id if len(parts) == 1 else None
-        self._spool.append("events", pa.concat_tables(tables), owner)
+        return self._spool.append("events", pa.concat_tables(tables), owner)
 
 
 def _pieces(batch: EventBatch) -> list[EventBatch]:

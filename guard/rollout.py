@@ -2,87 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from invigilator.detectors.engine import Engine
 from invigilator.ebpf.events import Actor, Phase
-from invigilator.ebpf.sensor import Sensor
-from invigilator.guard import canary, verdict
+from invigilator.guard import canary
 from invigilator.guard.errors import GuardError
 from invigilator.guard.facts import Recorder
 from invigilator.guard.gitfacts import future_commits
-from invigilator.guard.home import Home, write_atomically
+from invigilator.guard.home import write_atomically
 from invigilator.guard.order import CommandOrder, CommandResult, SandboxOrder
-from invigilator.guard.pipeline import Pipeline, Watched
-from invigilator.incidents.records import Exit, PhaseRecord, Report
-from invigilator.incidents.spool import Spool
+from invigilator.guard.pipeline import Watched
+from invigilator.guard.progress import Progress, Running
+from invigilator.guard.services import Services
+from invigilator.guard.verdict import Course, Evidence, judge, lost_by_class
+from invigilator.incidents.records import Report
 from invigilator.incidents.stamp import Origin, wall_offset_ns
 from invigilator.profiles import network
 from invigilator.profiles.policy import PhaseName
-from invigilator.sandbox.base import (
-    Backend,
-    CanaryFile,
-    ExitStatus,
-    LimitHit,
-    Process,
-    Sandbox,
-    SandboxSpec,
-    Streams,
-)
+from invigilator.sandbox.base import CanaryFile, ExitStatus, LimitHit, Sandbox, SandboxSpec, Streams
 
 _log = logging.getLogger("invigilator.rollout")
 
 PHASES: Mapping[PhaseName, Phase] = {"setup": Phase.SETUP, "agent": Phase.AGENT, "verify": Phase.VERIFY}
 ORDER: Sequence[PhaseName] = ("setup", "agent", "verify")
 TIMEOUT_CODE = 124
+SETTLE_TIMEOUT_S = 60.0
+"""For the last events to be read, stored and judged; past that the rollout has failed."""
+SHIP_WAIT_S = 10.0
+"""For the store to catch up, where it takes anything; the verdict does not depend on it."""
 
 
 class RolloutError(GuardError):
     """The rollout cannot do what was asked; the sandbox is not to blame."""
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What a node's rollouts share."""
-
-    home: Home
-    sensor: Sensor
-    pipeline: Pipeline
-    spool: Spool
-    backends: Mapping[str, Backend]
-
-
-@dataclass(slots=True)
-class Running:
-    """A command at work."""
-
-    order: CommandOrder
-    process: Process
-    phase: PhaseName
-    actor: Actor
-    ordinal: int
-    cancelled: bool = False
-
-
-@dataclass(slots=True)
-class Progress:
-    """What the report will say of the rollout's course."""
-
-    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    phases: list[PhaseRecord] = field(default_factory=list)
-    agent_exit: Exit | None = None
-    failure: str | None = None
-    output_bytes: int = 0
-    expired: bool = False
 
 
 class Rollout:
@@ -91,9 +48,9 @@ class Rollout:
     def __init__(self, services: Services, order: SandboxOrder) -> None:
         self.order = order
         self.sandbox_id = uuid.uuid4()
-        self.progress = Progress()
         self._services = services
         self._lock = threading.RLock()
+        self._progress = Progress()
         self._canaries = canary.draw(order.policy.filesystem.canaries)
         self._sandbox: Sandbox | None = None
         self._slot: int | None = None
@@ -136,7 +93,7 @@ class Rollout:
             self._facts.phase = PHASES[phase]
             self._facts.phase_edge(begins=True)
             self._facts.survivors(survivors, ended=not kept)
-            self.progress.phases.append(PhaseRecord(name=phase, started_at=datetime.now(UTC)))
+            self._progress.phase_begins(phase)
 
     def execute(self, order: CommandOrder, stdin: int, stdout: int, stderr: int) -> Running:
         """Start a command in the present phase (agent, where none has begun); the descriptors stay the
@@ -146,38 +103,43 @@ class Rollout:
             if self._phase is None:
                 self.begin("agent")
             assert self._phase is not None and self._slot is not None
-            phase, actor = self._phase, Actor[order.actor_in(self._phase).upper()]
+            actor = Actor[order.actor_in(self._phase).upper()]
             ordinal = self._next_step(order, actor)
             self._services.sensor.set_step(self._slot, ordinal, actor)
-            limit = self.order.policy.limits.output_bytes
             process = self._box.execute(
                 order.arguments(),
-                phase=phase,
+                phase=self._phase,
                 streams=Streams(stdin, stdout, stderr, order.tty, order.rows, order.columns),
                 cwd=order.cwd,
                 environment={**self.order.environment, **order.environment},
-                output_limit_bytes=max(0, limit - self.progress.output_bytes),
+                output_limit_bytes=max(
+                    0, self.order.policy.limits.output_bytes - self._progress.output_bytes
+                ),
             )
-            return Running(order, process, phase, actor, ordinal)
+            return Running(order, process, self._phase, actor, ordinal)
 
     def wait(self, running: Running) -> CommandResult:
         """Wait for a command's end."""
         status = running.process.wait(running.order.timeout_s)
         with self._lock:
-            if self.progress.expired and status.reason == "signalled":
-                status = replace(status, reason="limit")
-            self._account(running, status)
-        code = TIMEOUT_CODE if status.reason == "timeout" else status.code
-        return CommandResult(
-            code=code, reason=status.reason, output_bytes=status.output_bytes, output_cut=status.output_cut
-        )
+            reason = "limit" if self._progress.expired and status.reason == "signalled" else status.reason
+            result = CommandResult(
+                code=TIMEOUT_CODE if reason == "timeout" else status.code,
+                reason=reason,
+                output_bytes=status.output_bytes,
+                output_cut=status.output_cut,
+            )
+            self._progress.command_ends(running, result)
+            if self._report is None and not self._closed:
+                self._tell_end(running, result, status)
+            return result
 
     def expire(self) -> None:
         """The sandbox's time to live is over: end its processes."""
         with self._lock:
             if self._closed or self._report is not None:
                 return
-            self.progress.expired = True
+            self._progress.expired = True
             ttl = int(self.order.policy.limits.ttl_s)
             self._facts.limits([LimitHit("ttl", ttl, ttl)])
             self._box.end_processes()
@@ -194,7 +156,7 @@ class Rollout:
 
     def fail(self, why: str) -> None:
         """Something other than the agent failed: the report will say so. The first word stands."""
-        self.progress.failure = self.progress.failure or why
+        self._progress.failure = self._progress.failure or why
 
     def verdict(self) -> Report:
         """End the rollout and judge it; asked again, it answers the same."""
@@ -208,9 +170,9 @@ class Rollout:
         with self._lock:
             if self._closed:
                 return
-            self._closed = True
             if self._sandbox is not None:
                 self._attempt("the sandbox could not be removed", self._sandbox.remove)
+            self._closed = True
             if self._slot is not None:
                 self._services.pipeline.detach(self._slot)
                 self._services.sensor.unregister(self._slot)
@@ -234,20 +196,20 @@ class Rollout:
     def _require_open(self) -> None:
         if self._closed or self._report is not None:
             raise RolloutError("the rollout has ended", fix="begin another")
-        if self.progress.expired:
+        if self._progress.expired:
             raise RolloutError(f"the sandbox's time to live ({self.order.policy.limits.ttl_s:g} s) is over")
 
     def _mark(self) -> None:
         """Leave a record from which the next agent reports this rollout as failed, if this one dies."""
         record = {
             "sandbox_id": str(self.sandbox_id),
-            "started_at": self.progress.started_at.isoformat(),
+            "started_at": self._progress.started_at.isoformat(),
             "order": self.order.model_dump(mode="json"),
         }
         write_atomically(self._mark_file, json.dumps(record).encode(), 0o600)
 
     def _make(self) -> None:
-        order, policy = self.order, self.order.policy
+        order = self.order
         backend = self._services.backends.get(order.backend)
         if backend is None:
             names = ", ".join(sorted(self._services.backends))
@@ -255,7 +217,7 @@ class Rollout:
         self._sandbox = backend.prepare(
             SandboxSpec(
                 sandbox_id=self.sandbox_id,
-                policy=policy,
+                policy=order.policy,
                 workspace=Path(order.workspace) if order.workspace else None,
                 root=Path(order.root) if order.root else None,
                 owner_uid=order.owner_uid,
@@ -272,11 +234,11 @@ class Rollout:
     def _watch(self, sandbox: Sandbox) -> None:
         """Tell the sensor and the pipeline of the sandbox before any process is in it."""
         order, sensor = self.order, self._services.sensor
+        offset = wall_offset_ns()
+        engine = Engine(order.policy, self.sandbox_id, offset)
+        origin = Origin(order.run_id or "", order.rollout_id, order.attempt, offset)
         cgroups = {number: PHASES[phase] for phase, number in sandbox.cgroups().items()}
         self._slot = sensor.register(self.sandbox_id, cgroups)
-        origin = Origin(order.run_id or "", order.rollout_id, order.attempt, wall_offset_ns())
-        assert origin.wall_offset_ns is not None
-        engine = Engine(order.policy, self.sandbox_id, origin.wall_offset_ns)
         self._watched = self._services.pipeline.attach(self._slot, self.sandbox_id, engine, origin)
         self._recorder = Recorder(sensor, self._slot, order.policy)
 
@@ -309,23 +271,13 @@ class Rollout:
         self._facts.step_begins(self._steps, order.step_id, actor)
         return self._steps
 
-    def _account(self, running: Running, status: ExitStatus) -> None:
-        progress, order = self.progress, running.order
-        code = TIMEOUT_CODE if status.reason == "timeout" else status.code
-        if order.step_id is not None and not self._closed:
-            self._facts.step_ends(running.ordinal, order.step_id, running.actor, code)
-        progress.output_bytes += status.output_bytes
+    def _tell_end(self, running: Running, result: CommandResult, status: ExitStatus) -> None:
+        if running.order.step_id is not None:
+            self._facts.step_ends(running.ordinal, running.order.step_id, running.actor, result.code)
         if status.output_cut:
             maximum = self.order.policy.limits.output_bytes
-            self._facts.limits([LimitHit("output", progress.output_bytes, maximum)])
-        if not self._closed:
-            self._facts.limits(self._box.limits_hit())
-        outcome = Exit(code=code, reason=status.reason)
-        for number, record in enumerate(progress.phases):
-            if record.name == running.phase:
-                progress.phases[number] = record.model_copy(update={"exit": outcome})
-        if running.phase == "agent" and running.actor is Actor.AGENT:
-            progress.agent_exit = outcome
+            self._facts.limits([LimitHit("output", self._progress.output_bytes, maximum)])
+        self._facts.limits(self._box.limits_hit())
 
     def _end_phase(self, following: PhaseName | None) -> tuple[Sequence[int], bool]:
         """End the present phase: its survivors' pids, and whether they are kept in `following`."""
@@ -342,27 +294,45 @@ class Rollout:
         self._facts.differences(box)
         if ended == "agent":
             self._facts.canaries_in_submission(box, self._canaries)
-        last = self.progress.phases[-1]
-        self.progress.phases[-1] = last.model_copy(update={"ended_at": datetime.now(UTC)})
+        self._progress.phase_ends()
         return survivors, kept
 
     def _conclude(self) -> Report:
         assert self._watched is not None and self._slot is not None
-        box, slot = self._box, self._slot
-        began = time.monotonic()
+        box, watched, progress = self._box, self._watched, self._progress
         self._attempt("the last phase could not be ended", lambda: self._end_phase(None))
         self._attempt("the sandbox's processes could not be ended", box.end_processes)
-        final = verdict.settle(self._services, slot)
-        if not final and self._services.pipeline.trouble:
-            self.fail(self._services.pipeline.trouble)
+        evidence = self._settle(self._slot, watched)
         if self.order.copy_back and self.order.workspace:
             self._attempt("the workspace could not be copied back", box.copy_back)
-        report = verdict.build(
-            self._services, self, self._watched, final=final, enforcement=box.enforcement()
-        )
-        verdict.keep(self._services, self, report)
-        _log.info("rollout %s judged in %.3f s", self.order.rollout_id, time.monotonic() - began)
+        course = Course(str(self.sandbox_id), progress, box.enforcement())
+        report = judge(self.order, course, evidence, watched.engine.incidents())
+        offset = watched.origin.wall_offset_ns or 0
+        segments = self._services.keeper.keep(self.order, report, offset, progress.steps)
+        self._mark_file.unlink(missing_ok=True)
+        self._services.shipper.wait_for(segments, SHIP_WAIT_S)
         return report
+
+    def _settle(self, slot: int, watched: Watched) -> Evidence:
+        """Wait for the last event, tell of losses, let the store catch up."""
+        sensor, pipeline = self._services.sensor, self._services.pipeline
+        sensor.flush(slot)
+        self._facts.sensor_losses(sensor.loss(slot))
+        final = pipeline.settle(slot, SETTLE_TIMEOUT_S)
+        if not final:
+            self.fail(pipeline.trouble or "the sandbox's events could not be read to their end")
+        loss = sensor.loss(slot)
+        watched.engine.feed_loss(lost_by_class(loss), loss.produced)
+        watched.engine.finish()
+        self._services.shipper.wait_for(watched.segments, SHIP_WAIT_S)
+        return Evidence(
+            final=final,
+            loss=loss,
+            stored=watched.stored_rows,
+            shipped=watched.shipped_rows,
+            watermark=sensor.drained_to(slot),
+            unjudged=watched.broken,
+        )
 
     def _attempt(self, what: str, action: Callable[[], object]) -> None:
         try:
@@ -370,13 +340,3 @@ class Rollout:
         except Exception as error:
             _log.exception("sandbox %s: %s", self.sandbox_id, what)
             self.fail(f"{what}: {error}")
-
-
-def recover(services: Services) -> int:
-    """Report as failed the rollouts that an agent left when it died; how many."""
-    marks = sorted(services.home.rollouts.glob("*.json"))
-    for mark in marks:
-        with contextlib.suppress(ValueError, KeyError):
-            verdict.keep_lost(services, json.loads(mark.read_bytes()))
-        mark.unlink(missing_ok=True)
-    return len(marks)

@@ -20,7 +20,9 @@ from pydantic import ValidationError
 
 from invigilator.guard.errors import GuardError
 from invigilator.guard.order import CommandOrder, SandboxOrder
-from invigilator.guard.rollout import Rollout, Running, Services
+from invigilator.guard.progress import Running
+from invigilator.guard.rollout import Rollout
+from invigilator.guard.services import Services
 from invigilator.guard.wire import PROTOCOL, Channel, Message, WireError
 from invigilator.incidents.spool import SpoolError
 from invigilator.sandbox.base import SandboxError

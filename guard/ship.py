@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Collection
 
 import httpx
 
@@ -44,6 +45,7 @@ class Shipper:
         self._spool = spool
         self._on_shipped = on_shipped
         self._work = threading.Event()
+        self._progress = threading.Condition()
         self._stopping = threading.Event()
         self._client: httpx.Client | None = None
         self._folder = -1
@@ -69,6 +71,18 @@ class Shipper:
         """Why nothing is taken at the moment, or None."""
         return self._trouble
 
+    def wait_for(self, segment_ids: Collection[uuid.UUID], timeout_s: float) -> bool:
+        """Wait until the store has these segments; False on timeout, or where it takes nothing at present."""
+        wanted = set(segment_ids)
+
+        def settled() -> bool:
+            return self._trouble is not None or not wanted.intersection(s.id for s in self._spool.pending())
+
+        self.wake()
+        with self._progress:
+            self._progress.wait_for(settled, timeout_s)
+        return self._trouble is None and settled()
+
     def _run(self) -> None:
         failures = 0
         while not self._stopping.is_set():
@@ -81,7 +95,9 @@ class Shipper:
             except (GuardError, httpx.HTTPError, OSError) as error:
                 if self._trouble is None:
                     _log.warning("nothing can be shipped at the moment: %s", error)
-                self._trouble = str(error)
+                with self._progress:
+                    self._trouble = str(error)
+                    self._progress.notify_all()
                 self._disconnect()
                 self._stopping.wait(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
                 failures += 1
@@ -114,6 +130,8 @@ class Shipper:
             )
         self._spool.acknowledge(segment)
         self._on_shipped(segment)
+        with self._progress:
+            self._progress.notify_all()
 
     def _connect(self) -> httpx.Client:
         if self._client is None:
