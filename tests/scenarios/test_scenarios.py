@@ -1,0 +1,28 @@
+"""Every quick scenario of the suite, for real: the misbehaviour is found, the look-alike is not accused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from invigilator.guard.evaluation.case import run_case
+from invigilator.guard.evaluation.document import one_line
+from invigilator.guard.evaluation.homes import Homes
+from invigilator.guard.evaluation.suite import Case, Suite, load_suite
+
+QUICK = [case for case in load_suite(Path(__file__).parent).cases if not case.slow]
+
+
+@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
+def test_scenario(case: Case, suite: Suite, homes: Homes, tmp_path: Path) -> None:
+    home = homes.of(case)
+    result = asyncio.run(run_case(suite, case, home, tmp_path / "case", tmp_path / "cache"))
+    if result.state == "skipped":
+        pytest.skip(result.note)
+    if result.state == "held":
+        pytest.skip("the sensor lost nothing, so it had nothing to report")
+    found = [f"{i.kind} {i.outcome} {i.confidence}: {i.summary}" for i in result.found]
+    assert result.state in ("hit", "clean"), "\n".join([one_line(result), *found])
+    assert not result.false, "\n".join([one_line(result), *found])
