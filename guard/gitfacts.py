@@ -111,7 +111,7 @@ class _Asker:
         """git's output; None where it failed."""
         owner = self._owner if os.geteuid() == 0 and self._owner.st_uid != 0 else None
         done = subprocess.run(
-            [*_SAFE, "--git-dir", str(self._folder / ".git"), *arguments],
+            [*_SAFE, "--git-dir", ".git", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

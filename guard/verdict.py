@@ -50,8 +50,10 @@ class Evidence:
 def judge(order: SandboxOrder, course: Course, evidence: Evidence, incidents: Sequence[Incident]) -> Report:
     """The verdict on a rollout."""
     states = coverage(order.policy, evidence)
-    status = status_of(order.policy, states, course.progress.failure or evidence.unjudged)
-    priced, cost = penalty.compute(incidents, order.policy, states, status)
+    failure = course.progress.failure or evidence.unjudged
+    status: Status = (
+        "failed" if failure else "partial" if penalty.is_partial(order.policy, states) else "final"
+    )
     loss = evidence.loss
     return Report(
         run_id=order.run_id,
@@ -65,7 +67,7 @@ def judge(order: SandboxOrder, course: Course, evidence: Evidence, incidents: Se
         ended_at=datetime.now(UTC),
         phases=list(course.progress.phases),
         exit=course.progress.agent_exit,
-        failure=course.progress.failure or evidence.unjudged,
+        failure=failure,
         status=status,
         watermark=evidence.watermark,
         enforcement={tier: cast(EnforcementState, state) for tier, state in course.enforcement.items()},
@@ -77,8 +79,8 @@ def judge(order: SandboxOrder, course: Course, evidence: Evidence, incidents: Se
             shipped=evidence.shipped,
             lost_by={f"{name}/{reason}": lost for (name, reason), lost in loss.lost_by.items() if lost},
         ),
-        incidents=list(priced),
-        penalty=cost,
+        incidents=penalty.marked(incidents, order.policy),
+        penalty=penalty.compute(incidents, order.policy, states, status),
     )
 
 
@@ -102,27 +104,9 @@ def coverage(policy: Policy, evidence: Evidence) -> dict[str, CoverageState]:
     return states
 
 
-def status_of(policy: Policy, states: Mapping[str, CoverageState], failure: str | None) -> Status:
-    """`failed` where the guard failed; `partial` where a penalised detector lacks a class that it needs."""
-    if failure is not None:
-        return "failed"
-    missing = {name for name, state in states.items() if state in ("degraded", "failed")}
-    needed = {cls.name.lower() for detector in penalised(policy) for cls in detector.needs}
-    return "partial" if missing & needed else "final"
-
-
 def enabled(policy: Policy) -> dict[str, type[Detector]]:
     """The detectors that run under a policy, by id."""
     return {name: found for name, found in registry().items() if name not in policy.detectors.disabled}
-
-
-def penalised(policy: Policy) -> list[type[Detector]]:
-    """The detectors whose incidents cost something under a policy."""
-    return [
-        found
-        for name, found in enabled(policy).items()
-        if name not in policy.detectors.monitor_only and policy.penalty.weights.get(found.kind)
-    ]
 
 
 def lost_by_class(loss: Loss) -> dict[str, int]:

@@ -22,6 +22,7 @@ PROTOCOL = 1
 INLINE_MAX_BYTES = 64 << 10
 MESSAGE_MAX_BYTES = 256 << 20
 DESCRIPTORS_MAX = 8
+_ANCILLARY_BYTES = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
 
 
 class WireError(Exception):
@@ -70,8 +71,8 @@ class Channel:
         """The next message, or None where the other side has closed."""
         while True:
             try:
-                raw, descriptors, flags, _ = socket.recv_fds(
-                    self._socket, INLINE_MAX_BYTES + 2, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
+                raw, ancillary, flags, _ = self._socket.recvmsg(
+                    INLINE_MAX_BYTES + 2, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC
                 )
             except BlockingIOError:
                 await ready(self._socket.fileno(), reading=True)
@@ -79,6 +80,7 @@ class Channel:
             except ConnectionResetError:
                 return None
             break
+        descriptors = _descriptors(ancillary)
         if not raw:
             return None
         return _message(raw, descriptors, cut=bool(flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)))
@@ -131,6 +133,14 @@ def _memory_file(content: bytes) -> Iterator[int]:
         os.close(descriptor)
 
 
+def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(content[: len(content) - len(content) % found.itemsize])
+    return found.tolist()
+
+
 def _message(raw: bytes, descriptors: Sequence[int], *, cut: bool) -> Message:
     kept = list(descriptors)
     try:
@@ -144,8 +154,10 @@ def _message(raw: bytes, descriptors: Sequence[int], *, cut: bool) -> Message:
                 raw = _read_memory_file(file)
             finally:
                 os.close(file)
-        else:
+        elif raw[:1] == b"J":
             raw = raw[1:]
+        else:
+            raise WireError("a packet is neither a message nor a memory file")
         body = json.loads(raw)
         if not isinstance(body, dict):
             raise WireError("a message is a JSON object")
