@@ -16,7 +16,7 @@ INTEGER_MAX = 2**53 - 1
 CONFINEMENT = ("mode", "require", "filesystem", "network", "limits", "syscalls", "phases")
 """Keys of the policy that say what a sandbox may do (of `filesystem` all but the canaries)."""
 DETECTION = ("detectors", "filesystem", "network", "phases")
-"""Keys that detectors judge by; what may be done and what is judged meet in the path classes and the rules."""
+"""Keys that detectors judge by: what may be done and what is judged meet in path classes and rules."""
 
 
 class Versions(NamedTuple):

@@ -134,9 +134,7 @@ def _syscalls(old: Policy, new: Policy) -> Iterator[Change]:
     for phase in PHASES:
         one, two = seccomp.syscalls_of(old, phase), seccomp.syscalls_of(new, phase)
         for name in sorted({*one.deny} ^ {*two.deny}):
-            yield Change(
-                "impossible" if name in two.deny else "possible", f"system call {name} in phase {phase}"
-            )
+            yield Change("impossible" if name in two.deny else "possible", f"system call {name}", phase)
         for key in ("io_uring", "foreign_abi", "userns", "tiocsti", "extent_exchange"):
             before, after = getattr(one, key), getattr(two, key)
             if before == after:

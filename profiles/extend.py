@@ -1,7 +1,8 @@
 """Which policy extends which: the child's tree over its parent's.
 
 Mappings are merged key by key; everything else of the child replaces the parent's. In a list the entry `...`
-stands for the parent's entries: `deny: [..., mount]` is the parent's list and mount.
+stands for the parent's entries: `deny: [..., mount]` is the parent's list and mount. In a phase, whose rules
+are differences, it stands for the policy's own entries where the parent has no such list for the phase.
 """
 
 from __future__ import annotations
@@ -13,15 +14,40 @@ REST = "..."
 
 
 def merge(parent: Node, child: Node) -> Node:
-    """The child over the parent; every node keeps the place where it was written."""
+    """The child over the parent; nodes keep their places, and `...` stays where there is no parent yet."""
     if isinstance(parent, Table) and isinstance(child, Table):
         items = dict(parent.items)
         for key, item in child.items.items():
-            items[key] = merge(parent.items[key], item) if key in parent.items else without_rest(item)
+            items[key] = merge(parent.items[key], item) if key in parent.items else item
         return Table(items, {**parent.places, **child.places}, child.place)
-    if isinstance(child, Listing):
+    if isinstance(parent, Listing) and isinstance(child, Listing):
         return _spread(parent, child)
     return child
+
+
+def fill_phases(root: Table) -> Table:
+    """`...` in the lists of a phase's network and system calls as the policy's own entries."""
+    phases = root.items.get("phases")
+    if not isinstance(phases, Table):
+        return root
+    filled = {name: _fill_phase(root, phase) for name, phase in phases.items.items()}
+    return _replaced(root, "phases", Table(filled, phases.places, phases.place))
+
+
+def _fill_phase(root: Table, phase: Node) -> Node:
+    if not isinstance(phase, Table):
+        return phase
+    items = dict(phase.items)
+    for part in ("network", "syscalls"):
+        own, general = items.get(part), root.items.get(part)
+        if isinstance(own, Table) and isinstance(general, Table):
+            lists = {
+                key: merge(general.items[key], item)
+                for key, item in own.items.items()
+                if key in general.items
+            }
+            items[part] = Table({**own.items, **lists}, own.places, own.place)
+    return Table(items, phase.places, phase.place)
 
 
 def without_rest(node: Node) -> Node:
@@ -63,15 +89,14 @@ def _replaced(table: Table, key: str, node: Node) -> Table:
     return Table({**table.items, key: node}, table.places, table.place)
 
 
-def _spread(parent: Node, child: Listing) -> Listing:
+def _spread(parent: Listing, child: Listing) -> Listing:
+    rest = [item for item in child.items if _is_rest(item)]
+    if len(rest) > 1:
+        # Doubled at each of several levels, it would grow without bound.
+        raise PolicyError.at(rest[1].place, "`...` stands here twice", "keep one of the two")
     items: list[Node] = []
     for item in child.items:
-        if not _is_rest(item):
-            items.append(without_rest(item))
-        elif isinstance(parent, Listing):
-            items += parent.items
-        else:
-            raise _no_parent(item.place)
+        items += parent.items if _is_rest(item) else [item]
     return Listing(tuple(items), child.place)
 
 

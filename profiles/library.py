@@ -89,9 +89,10 @@ def read(name_or_path: str) -> str:
 
 
 def _finish(tables: list[Table], files: tuple[str, ...]) -> Loaded:
-    merged: Node = extend.without_rest(tables[-1])
+    merged: Node = tables[-1]
     for table in reversed(tables[:-1]):
         merged = extend.merge(merged, table)
+    merged = extend.without_rest(extend.fill_phases(_as_table(merged)))
     assert isinstance(merged, Table)
     policy = to_policy(validate(merged, PolicyForm), default_weights())
     loaded = Loaded(policy, merged, files, ())

@@ -1,0 +1,115 @@
+"""Text that is no policy, or means harm: refused with a PolicyError, soon, and never otherwise."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from invigilator.profiles import library
+from invigilator.profiles.errors import PolicyError
+
+HEAD = "version: 1\nname: mine\n"
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "latin1", "huge", "missing"])
+def test_what_is_no_policy_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "p.yaml"
+    makers = {
+        "folder": path.mkdir,
+        "fifo": lambda: os.mkfifo(path),
+        "latin1": lambda: path.write_bytes(b"version: 1\nname: \xff\n"),
+        "huge": lambda: path.write_bytes(b"#" * (1 << 20)),
+        "missing": lambda: None,
+    }
+    makers[kind]()
+    with pytest.raises(PolicyError):
+        library.load(str(path))
+
+
+@pytest.mark.parametrize(
+    "bomb", ["[" * 60_000, "{a: " * 15_000, "- " * 30_000, "? " * 30_000, "a: [" + "1," * 30_000]
+)
+def test_a_bomb_is_refused_within_seconds(bomb: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(PolicyError):
+        library.load_text(bomb)
+    assert time.monotonic() - began < 5
+
+
+def test_the_parents_entries_cannot_be_doubled_level_by_level(tmp_path: Path) -> None:
+    (tmp_path / "p0.yaml").write_text("version: 1\nname: p\nsyscalls: {deny: [bpf]}\n")
+    for level in range(1, 8):
+        body = f"extends: ./p{level - 1}.yaml\nsyscalls: {{deny: [{'..., ' * 5000}x]}}\n"
+        (tmp_path / f"p{level}.yaml").write_text("version: 1\nname: p\n" + body)
+    with pytest.raises(PolicyError, match="stands here twice"):
+        library.load(str(tmp_path / "p7.yaml"))
+
+
+WORDS = [
+    *["version: 1", "name: x", "extends: base", "limits:", "  memory: 2GiB", "network:", "  egress: ["],
+    *["filesystem:", "  protected:", "    test: [/t]", "phases:", "]", "{", "}", "- ", "...", "&a", "*a"],
+    *["!!int", "|", ">", "? ", ": ", "\\xff", '"', "'", "#", "\t", "\ufeff", "%YAML 1.1", "---", "<<: {}"],
+    *["9" * 30, "1e400", "~", "penalty: {reward_range: [0, 1], weights: {reward_forge: 9e99}}"],
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(WORDS) | st.text(max_size=5), max_size=12), st.sampled_from(["\n", " ", ""]))
+def test_any_text_is_a_policy_or_a_policy_error(words: list[str], joint: str) -> None:
+    for text in (joint.join(words), HEAD + joint.join(words)):
+        try:
+            library.load_text(text)
+        except PolicyError as error:
+            assert error.message
+            assert error.problems
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("..."),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = [
+    "filesystem",
+    "network",
+    "limits",
+    "syscalls",
+    "phases",
+    "detectors",
+    "penalty",
+    "mode",
+    "require",
+    "extends",
+]
+INNER = [
+    "workspace",
+    "protected",
+    "egress",
+    "memory",
+    "deny",
+    "setup",
+    "thresholds",
+    "reward_range",
+    "weights",
+    "test",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(KEYS), st.dictionaries(st.sampled_from(INNER), VALUES, max_size=3) | VALUES
+    )
+)
+def test_any_value_at_any_key_is_a_policy_or_a_policy_error(tree: dict[str, object]) -> None:
+    text = HEAD + (yaml.safe_dump(tree, allow_unicode=True) if tree else "")
+    try:
+        library.load_text(text)
+    except PolicyError as error:
+        assert error.message
