@@ -31,5 +31,5 @@ def test_each_marker_alone_gives_a_copy_away():
 
 def test_an_innocent_file_matches_nothing():
     drawn = canary.draw(SPECS * 20)
-    honest = b"[\n  {\n    \"case\": \"case_00\",\n    \"expected\": \"42\"\n  }\n]\nq1: 7\n[default]\n"
+    honest = b'[\n  {\n    "case": "case_00",\n    "expected": "42"\n  }\n]\nq1: 7\n[default]\n'
     assert canary.matches(drawn, honest) == []

@@ -28,7 +28,12 @@ class Repository:
     def __call__(self, *arguments: str) -> str:
         identity = ("-c", "user.name=a", "-c", "user.email=a@b")
         done = subprocess.run(
-            ["git", *identity, *arguments], cwd=self.folder, check=True, capture_output=True, text=True, timeout=20
+            ["git", *identity, *arguments],
+            cwd=self.folder,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=20,
         )
         return done.stdout.strip()
 

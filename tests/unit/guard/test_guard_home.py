@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
 
 import pytest
 
-from invigilator.guard.home import Home, HomeError, LockHeldError, connect_unix, short_address, write_atomically
+from invigilator.guard.home import (
+    Home,
+    HomeError,
+    LockHeldError,
+    connect_unix,
+    short_address,
+    write_atomically,
+)
 
 
 def test_only_serve_may_pass_through_and_nobody_reads(tmp_path):
     home = Home(tmp_path / "home").make()
-    modes = {name: (home.root / name).stat().st_mode & 0o777 for name in ("run", "spool", "rollouts", "store")}
+    names = ("run", "spool", "rollouts", "store")
+    modes = {name: (home.root / name).stat().st_mode & 0o777 for name in names}
     assert modes == {"run": 0o711, "spool": 0o700, "rollouts": 0o700, "store": 0o711}
 
 
@@ -53,7 +60,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
     with pytest.raises(TypeError):
         write_atomically(target, "no bytes", 0o644)
     assert target.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["report.json"]
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_a_socket_in_a_folder_deeper_than_an_address_is_long_can_be_used(tmp_path):

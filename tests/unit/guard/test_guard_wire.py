@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +16,9 @@ pytestmark = pytest.mark.usefixtures("no_descriptor_leak")
 
 @pytest.fixture
 def no_descriptor_leak():
-    before = set(os.listdir("/proc/self/fd"))
+    before = {path.name for path in Path("/proc/self/fd").iterdir()}
     yield
-    assert set(os.listdir("/proc/self/fd")) <= before
+    assert {path.name for path in Path("/proc/self/fd").iterdir()} <= before
 
 
 async def exchange(body, descriptors=()):
@@ -51,7 +52,8 @@ def test_descriptors_arrive_in_order_beside_short_and_long_messages(text, tmp_pa
     first, second = os.open(tmp_path, os.O_RDONLY), os.open("/dev/null", os.O_RDONLY)
     message = asyncio.run(exchange({"text": text}, (first, second)))
     try:
-        assert [os.fstat(d).st_ino for d in message.descriptors] == [os.fstat(d).st_ino for d in (first, second)]
+        sent, got = (first, second), message.descriptors
+        assert [os.fstat(d).st_ino for d in got] == [os.fstat(d).st_ino for d in sent]
         assert not any(os.get_inheritable(d) for d in message.descriptors)
     finally:
         message.close()
