@@ -59,6 +59,11 @@ def _weights(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _syscalls(loaded: Loaded) -> Iterator[Problem]:
+    try:
+        seccomp.known("read")
+    except RuntimeError as error:
+        yield _warning(loaded, ("syscalls",), f"system calls were not checked: {error}", "")
+        return
     for index, name in enumerate(loaded.policy.syscalls.deny):
         if not seccomp.known(name):
             message = f"this machine's libseccomp knows no system call `{name}`: it is not refused"
