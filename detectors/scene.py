@@ -1,0 +1,254 @@
+"""A batch of one sandbox's events with what is known of each: what detectors are shown."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from invigilator.detectors.base import Codes, Hits, Intent, Mask, Outcome, Rows, Use
+from invigilator.detectors.context import INSTALLERS, STARTERS, Context
+from invigilator.detectors.ledger import Diff
+from invigilator.detectors.touches import LINKS_THEMSELVES, TWO_OBJECTS, Act, Touches, first_acts, second_acts
+from invigilator.ebpf.events import Actor, EventBatch, Flag, Kind, Phase, Records, Tier
+
+DENYING = (-errno.EACCES, -errno.EPERM, -errno.EROFS)
+ENFORCING_TIERS = Tier.MOUNT | Tier.SECCOMP | Tier.APPARMOR
+CLONE_NEWNS = 0x20000
+FACTS = (Kind.PHASE, Kind.STEP, Kind.DIFF, Kind.SURVIVOR, Kind.LIMIT)
+"""What the agent daemon says; nobody's act."""
+
+
+class Scene:
+    """A batch of one sandbox's events, and what the context knows of each; arrays have shape (n,).
+
+    `judged`: an act of the agent's (never the platform's, nor of processes that began in setup or verify).
+    `phase`: the phase in which the act falls: the latest that had begun, `unknown` where the process's own
+    is unknown. `outcome`: by result and by what refused it. `installer`: the acting program is a package
+    manager; `installing`: so is it or an ancestor; `packaging`: its process writes, or has written, the
+    metadata of a Python distribution. All three are evidence of honest work, none is a pass. `own_mounts`:
+    the process has a mount namespace of its own making, so that its mounts concern no one else.
+    """
+
+    def __init__(self, context: Context, batch: EventBatch) -> None:
+        self.context = context
+        self.batch = batch
+        self.r: Records = batch.records
+
+        self.diffs: list[Diff] = []
+
+    def prepare(self) -> None:
+        """Everything that must be worked out in the order of the batches."""
+        r, context = self.r, self.context
+        context.observe_facts(self.batch)
+        self.created: Mask = (r["flags"] & Flag.CREATED) != 0
+        self.judged: Mask = self._judged()
+        self.phase: Codes = self._phase()
+        self.installing: Mask = context.installers.observe(r, self._exec_of(STARTERS))
+        self.installer: Mask = self._exe_in(INSTALLERS)
+        context.aliases.observe(self.batch, self.created)
+        self._words = [
+            context.word(s) if used else None
+            for s, used in zip(self.batch.strings, self._used(), strict=True)
+        ]
+        self.cls, self.above = self._classes("path", self.path_field)
+        self.cls2, self.above2 = self._classes("path2", r["path2"])
+        self._two: Mask = np.isin(r["kind"], TWO_OBJECTS)
+        self.cls2[~self._two] = 0
+        self.above2[~self._two] = 0
+        self._meet_identities()
+        self.packaging: Mask = context.packagers.observe(r, self._packaging_rows())
+        self.own_mounts: Mask = context.namespaced.observe(r, self._new_mount_namespaces())
+        context.walks.observe(self)
+        context.ledger.observe(self)
+
+    @cached_property
+    def outcome(self) -> Codes:
+        r = self.r
+        found = np.full(len(r), Outcome.SUCCESS, np.uint8)
+        found[r["result"] < 0] = Outcome.FAILED
+        denied = np.isin(r["result"], DENYING) | np.isin(r["kind"], (Kind.NET_DENIED, Kind.DENIAL))
+        found[denied | ((r["tiers"] & int(ENFORCING_TIERS)) != 0)] = Outcome.DENIED
+        return found
+
+    @cached_property
+    def touches(self) -> Touches:
+        """What is done to protected objects, in event order."""
+        parts = []
+        for second, cls, above, acts in (
+            (False, self.cls, self.above, self.acts),
+            (True, self.cls2, self.above2, second_acts(self.r)),
+        ):
+            row = np.flatnonzero(((cls != 0) | (above != 0)) & (acts != 0))
+            over = cls[row] == 0
+            act = acts[row]
+            keep = ~over | ((act & (Act.COVER | Act.REMOVE | Act.REPLACE | Act.CREATE)) != 0)
+            row, over, act = row[keep], over[keep], act[keep]
+            code = np.where(over, above[row], cls[row]).astype(np.uint8)
+            parts.append(Touches(row, code, act, np.full(len(row), second), over))
+        a, b = parts
+        order = np.argsort(np.concatenate([a.row, b.row]), kind="stable")
+        joined = (np.concatenate([getattr(a, f), getattr(b, f)])[order] for f in Touches.__slots__)
+        return Touches(*joined)
+
+    def kind(self, *kinds: Kind) -> Mask:
+        """Events of any of the kinds."""
+        return np.isin(self.r["kind"], kinds)
+
+    def distinct_paths(self) -> Iterator[tuple[int, bytes]]:
+        """(code, canonical path) of every distinct string that stands as a path or beside one."""
+        return ((code, word.path) for code, word in enumerate(self._words) if word)
+
+    def path_of(self, row: int, *, second: bool = False) -> bytes:
+        """The canonical path of an event's object, through aliases as they stood."""
+        field = self.r["path2"] if second else self.path_field
+        word = self._words[int(field[row])]
+        path = word.path if word else b""
+        follow = int(self.r["kind"][row]) not in LINKS_THEMSELVES
+        return self.context.aliases.lead(path, int(self.r["seq"][row]), follow=follow)
+
+    def hits(
+        self,
+        rows: Rows,
+        confidence: float | npt.NDArray[np.float64],
+        *,
+        outcome: Outcome | Codes | None = None,
+        intent: Intent | Codes = Intent.DELIBERATE,
+        use: Use | Codes = Use.NONE,
+        soft: bool | Mask = False,
+    ) -> Hits:
+        """Hold events `rows` against the sandbox; scalars stand for all of them."""
+        n = len(rows)
+        found = self.outcome[rows] if outcome is None else np.broadcast_to(np.asarray(outcome, np.uint8), n)
+        return Hits(
+            self.batch,
+            rows,
+            self.phase[rows],
+            found,
+            np.broadcast_to(np.asarray(confidence, np.float64), n),
+            np.broadcast_to(np.asarray(intent, np.uint8), n),
+            np.broadcast_to(np.asarray(use, np.uint8), n),
+            np.broadcast_to(np.asarray(soft, np.bool_), n),
+        )
+
+    @cached_property
+    def acts(self) -> npt.NDArray[np.uint16]:
+        """What each event does to its first object: a set of `Act`."""
+        return first_acts(self.r)
+
+    def _judged(self) -> Mask:
+        r = self.r
+        origin = r["origin_phase"]
+        mine = (origin == Phase.AGENT) | (origin == Phase.UNKNOWN)
+        verdict: Mask = (r["actor"] == Actor.AGENT) & mine & ~np.isin(r["kind"], FACTS)
+        return verdict
+
+    def _phase(self) -> Codes:
+        begun = self.context.phases_at(self.r["seq"])
+        phase = np.where(begun != Phase.UNKNOWN, begun, self.r["phase"]).astype(np.uint8)
+        phase[self.r["origin_phase"] == Phase.UNKNOWN] = Phase.UNKNOWN
+        facts = np.isin(self.r["kind"], FACTS)
+        phase[facts] = np.where(self.r["phase"] != Phase.UNKNOWN, self.r["phase"], begun)[facts]
+        return phase
+
+    @cached_property
+    def path_field(self) -> npt.NDArray[np.uint32]:
+        """`path`; what the process said where the kernel's path did not arrive."""
+        r = self.r
+        lost = (
+            (r["path"] == 0)
+            & (r["path2"] != 0)
+            & ~np.isin(r["kind"], TWO_OBJECTS)
+            & (r["kind"] != Kind.SYMLINK)
+        )
+        field: npt.NDArray[np.uint32] = np.where(lost, r["path2"], r["path"])
+        return field
+
+    def _used(self) -> list[bool]:
+        used = np.zeros(len(self.batch.strings), np.bool_)
+        used[self.path_field] = True
+        used[self.r["path2"]] = True
+        return used.tolist()
+
+    def _classes(self, name: str, field: npt.NDArray[np.uint32]) -> tuple[Codes, Codes]:
+        """Class of each event's path, and of the first class below it, aliases followed as they stood."""
+        cls = np.fromiter((w.cls if w else 0 for w in self._words), np.uint8, len(self._words))
+        above = np.fromiter((w.above if w else 0 for w in self._words), np.uint8, len(self._words))
+        found, found_above = cls[field], above[field]
+        if len(self.context.aliases):
+            self._through_aliases(field, found, found_above)
+        return found, found_above
+
+    def _through_aliases(self, field: npt.NDArray[np.uint32], found: Codes, above: Codes) -> None:
+        lines = {
+            code: line
+            for code, word in enumerate(self._words)
+            if word and not word.cls and (line := self.context.aliases.timeline(word.path))
+        }
+        itself = np.isin(self.r["kind"], LINKS_THEMSELVES)
+        names = set(self.context.aliases.names())
+        for depth in range(max(map(len, lines.values()), default=0)):
+            since = np.full(len(self._words), np.iinfo(np.uint64).max, np.uint64)
+            cls = np.zeros(len(self._words), np.uint8)
+            over = np.zeros(len(self._words), np.uint8)
+            exact = np.zeros(len(self._words), np.bool_)
+            for code, line in lines.items():
+                if depth < len(line):
+                    word = self._words[code]
+                    assert word is not None
+                    leads_to = line[depth][1]
+                    target = word if leads_to is None else self.context.word(leads_to)
+                    since[code], cls[code], over[code] = line[depth][0], target.cls, target.above
+                    exact[code] = word.path in names
+            now = (since[field] < self.r["seq"]) & ~(exact[field] & itself)
+            found[now], above[now] = cls[field][now], over[field][now]
+
+    def _meet_identities(self) -> None:
+        """Give unclassed objects the class of their inode; learn inodes of protected objects."""
+        r, known = self.r, self.context.identities
+        done = r["result"] >= 0
+        objects = self.acts != 0
+        learnt = (self.cls != 0) & objects & done
+        renewed = self.created & (self.cls == 0) & done & objects
+        renewed &= known.among(r) | np.isin(r["ino"], r["ino"][learnt])
+        rows = np.flatnonzero(learnt | renewed)
+        known.learn(r[rows], "", self.cls[rows])
+        bare = objects & (self.cls == 0) & (self.above == 0) & ~(self.kind(*LINKS_THEMSELVES))
+        self.cls = np.where(bare, known.classes(r), self.cls).astype(np.uint8)
+        bare2 = self.kind(Kind.CLONE_RANGE, Kind.COPY_RANGE, Kind.EXCHANGE_RANGE) & (self.cls2 == 0)
+        self.cls2 = np.where(bare2, known.classes(r, "2"), self.cls2).astype(np.uint8)
+
+    def _exec_of(self, programs: frozenset[bytes]) -> Rows:
+        r = self.r
+        execs = np.flatnonzero((r["kind"] == Kind.EXEC) & (r["result"] >= 0))
+        named = np.fromiter((s in programs for s in self.batch.strings), np.bool_, len(self.batch.strings))
+        found: Rows = execs[named[r["path"][execs]]]
+        return found
+
+    def _new_mount_namespaces(self) -> Rows:
+        r = self.r
+        makes = self.kind(Kind.UNSHARE, Kind.FORK) & ((r["a0"] & CLONE_NEWNS) != 0) & (r["result"] >= 0)
+        return np.flatnonzero(makes)
+
+    def _exe_in(self, programs: frozenset[bytes]) -> Mask:
+        named = np.fromiter((s in programs for s in self.batch.strings), np.bool_, len(self.batch.strings))
+        found: Mask = named[self.r["exe"]]
+        return found
+
+    def _packaging_rows(self) -> Rows:
+        """Events that write a Python distribution's metadata: what only an installer does."""
+        r = self.r
+        inside = np.fromiter(
+            (_is_metadata(w.path) if w else False for w in self._words), np.bool_, len(self._words)
+        )
+        made = (self.created | self.kind(Kind.LINK, Kind.RENAME)) & (r["result"] >= 0)
+        target = np.where(self._two, r["path2"], r["path"])
+        return np.flatnonzero(made & inside[target])
+
+
+def _is_metadata(path: bytes) -> bool:
+    head, found, tail = path.rpartition(b".dist-info/")
+    return bool(found) and (b"/site-packages/" in head or b"/dist-packages/" in head) and b"/" not in tail
