@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import abc
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from invigilator.profiles.policy import PhaseName, Policy
+
+
+Actor = Literal["agent", "platform"]
+"""Whose command it is: the platform's sees the paths that the policy denies to the agent."""
 
 
 class SandboxError(Exception):
@@ -152,8 +156,14 @@ class Sandbox(abc.ABC):
         cwd: str | None = None,
         environment: Mapping[str, str] | None = None,
         output_limit_bytes: int | None = None,
+        actor: Actor = "agent",
+        on_streams: Callable[[Sequence[int]], None] | None = None,
     ) -> Process:
-        """Start a command in the phase's leaf cgroup; `SandboxError` where the sandbox is gone."""
+        """Start a command in the phase's leaf cgroup; `SandboxError` where the sandbox is gone.
+
+        `on_streams` is called just before the start with descriptors of the objects that its output goes to
+        (pipes, or the terminal), valid during the call: what the sensor counts output by.
+        """
 
     @abc.abstractmethod
     def survivors(self, phase: PhaseName) -> Sequence[int]:
@@ -201,3 +211,6 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def sweep(self) -> int:
         """Remove what sandboxes of dead agents left behind; the number of sandboxes removed."""
+
+    def close(self) -> None:  # noqa: B027 (a backend may hold nothing)
+        """End every sandbox and give up what the backend holds."""

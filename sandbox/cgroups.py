@@ -1,0 +1,323 @@
+"""Cgroups of sandboxes: v2 folders that name each phase, and the limits in whichever hierarchy has them.
+
+Below the agent's own cgroup (the root's, where v2 has the controllers, since a folder with processes cannot
+pass controllers on): `invigilator/AGENT/SANDBOX`, and in it in v2 `init`, and `box/{setup,agent,verify}`, the
+leaves. AGENT is the agent's process id and start, so that another agent can tell whether it is dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from invigilator.profiles.limits import LimitValues
+from invigilator.profiles.policy import PhaseName
+from invigilator.sandbox.base import LimitHit, SandboxError, UnavailableError
+
+PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
+CONTROLLERS = ("memory", "pids", "cpu")
+FAMILY = "invigilator"
+EMPTY_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchies:
+    """Where this process's cgroups are. `v1`: controller → folder; `v2_controllers`: those that v2 has."""
+
+    v2: Path
+    v2_root: Path
+    v2_controllers: frozenset[str]
+    v1: Mapping[str, Path]
+
+    @classmethod
+    def find(cls) -> Hierarchies:
+        """Read from /proc; `UnavailableError` without a v2 hierarchy."""
+        own = _own_cgroups()
+        v2_mount, v1_mounts = _mounts()
+        if v2_mount is None:
+            raise UnavailableError("no cgroup v2 hierarchy: mount -t cgroup2 none /sys/fs/cgroup/unified")
+        controllers = frozenset((v2_mount / "cgroup.controllers").read_text().split())
+        v1 = {
+            name: _below(v1_mounts[name], own.get(name, "/")) for name in CONTROLLERS if name in v1_mounts
+        }
+        return cls(_below(v2_mount, own.get("", "/")), v2_mount, controllers, v1)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Controllers that neither hierarchy has."""
+        return tuple(
+            name for name in CONTROLLERS if name not in self.v1 and name not in self.v2_controllers
+        )
+
+    @property
+    def limits_in_v2(self) -> bool:
+        """Whether v2 carries the limits."""
+        return any(name in self.v2_controllers for name in CONTROLLERS if name not in self.v1)
+
+
+@dataclass(slots=True)
+class SandboxCgroups:
+    """The cgroups of one sandbox."""
+
+    v2: Path
+    limited: Path
+    leaves: dict[PhaseName, Path]
+    v1: dict[str, Path]
+    limits: LimitValues
+    told: dict[str, int] = field(default_factory=dict)
+
+    def identities(self) -> dict[PhaseName, int]:
+        """Cgroup v2 id of each leaf: the inode number of its folder."""
+        return {phase: leaf.stat().st_ino for phase, leaf in self.leaves.items()}
+
+    def processes(self, phase: PhaseName) -> list[int]:
+        """Process ids in a phase's leaf, in this process's pid namespace."""
+        with contextlib.suppress(OSError):
+            return [int(word) for word in (self.leaves[phase] / "cgroup.procs").read_text().split()]
+        return []
+
+    def kill(self, phase: PhaseName) -> None:
+        """Kill all of a leaf and wait until it is empty."""
+        _kill(self.leaves[phase])
+        _until_empty(self.leaves[phase])
+
+    def oom_kills(self) -> int:
+        """Processes killed since the sandbox's start because its memory was full."""
+        if "memory" in self.v1:
+            return _counter(self.v1["memory"] / "memory.oom_control", "oom_kill")
+        return _counter(self.limited / "memory.events", "oom_kill")
+
+    def pids_refused(self) -> int:
+        """Forks refused because the sandbox had as many processes as it may."""
+        return _counter(self.v1.get("pids", self.limited) / "pids.events", "max")
+
+    def limits_hit(self) -> list[LimitHit]:
+        """Memory and pids, where they were reached; value: how often."""
+        counts = (("memory", self.oom_kills(), self.limits.memory_bytes), ("pids", self.pids_refused(), self.limits.pids))
+        return [
+            LimitHit("memory" if name == "memory" else "pids", count, maximum)
+            for name, count, maximum in counts
+            if count
+        ]
+
+    def remove(self) -> None:
+        """Kill what is left, and remove the folders."""
+        _kill(self.v2)
+        deadline = time.monotonic() + EMPTY_TIMEOUT_S
+        remaining = [*self.leaves.values(), self.limited, self.v2 / "init", self.v2, *self.v1.values()]
+        remaining = list(dict.fromkeys(remaining))
+        while remaining := [folder for folder in remaining if not _removed(folder)]:
+            if time.monotonic() > deadline:
+                raise SandboxError(f"the cgroup {remaining[0]} does not become empty")
+            _kill(self.v2)
+            time.sleep(0.001)
+
+
+class Cgroups:
+    """The cgroups of one agent."""
+
+    def __init__(self, hierarchies: Hierarchies | None = None) -> None:
+        self.hierarchies = found = hierarchies or Hierarchies.find()
+        self.name = f"{os.getpid()}-{_start_of(os.getpid())}"
+        parent = found.v2_root if found.limits_in_v2 else found.v2
+        self._v2 = parent / FAMILY / self.name
+        self._v1 = {name: folder / FAMILY / self.name for name, folder in found.v1.items()}
+        _make(self._v2)
+        for name, folder in self._v1.items():
+            _make(folder, v1=name)
+        if found.limits_in_v2:
+            for folder in (parent, parent / FAMILY, self._v2):
+                _pass_on(folder, found.v2_controllers)
+
+    @property
+    def folders(self) -> list[Path]:
+        """This agent's folder in each hierarchy, the v2 one first."""
+        return [self._v2, *self._v1.values()]
+
+    def make(self, name: str, limits: LimitValues) -> SandboxCgroups:
+        """The cgroups of a sandbox, with its limits in force, and no process in them."""
+        v2 = self._v2 / name
+        v2.mkdir()
+        limited = v2
+        if self.hierarchies.limits_in_v2:
+            _pass_on(v2, self.hierarchies.v2_controllers)
+            limited = v2 / "box"
+            limited.mkdir()
+        (v2 / "init").mkdir()
+        leaves: dict[PhaseName, Path] = {phase: limited / phase for phase in PHASES}
+        for leaf in leaves.values():
+            leaf.mkdir()
+        made = SandboxCgroups(v2, limited, leaves, {}, limits)
+        self._limit_v2(limited, limits)
+        for controller, files in limits.v1().items():
+            if controller in self._v1 and not _pointless(controller, limits):
+                made.v1[controller] = self._v1[controller] / name
+                made.v1[controller].mkdir()
+                _write_limits(made.v1[controller], files)
+        return made
+
+    def sweep(self) -> int:
+        """Remove what dead agents left; the number of sandboxes removed."""
+        return sum(_sweep_family(folder.parent, index == 0) for index, folder in enumerate(self.folders))
+
+    def close(self) -> None:
+        """Remove this agent's own folders, which must be empty of sandboxes."""
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+            with contextlib.suppress(OSError):  # another agent's are in it
+                folder.parent.rmdir()
+
+    def _limit_v2(self, folder: Path, limits: LimitValues) -> None:
+        wanted = {
+            file: value
+            for file, value in limits.v2().items()
+            if (controller := file.split(".")[0]) not in self._v1 and controller in self.hierarchies.v2_controllers
+        }
+        _write_limits(folder, wanted)
+
+
+def _pointless(controller: str, limits: LimitValues) -> bool:
+    """A quota of all processors is none, and costs."""
+    return controller == "cpu" and limits.cpu_quota_us >= limits.cpu_period_us * (os.cpu_count() or 1)
+
+
+def _own_cgroups() -> dict[str, str]:
+    own = {}
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        own.update(dict.fromkeys(controllers.split(","), path))
+    return own
+
+
+def _mounts() -> tuple[Path | None, dict[str, Path]]:
+    v2: Path | None = None
+    v1: dict[str, Path] = {}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        point = Path(fields.split()[4].replace("\\040", " "))
+        kind, _, options = rest.split(" ", 2)
+        if kind == "cgroup2":
+            v2 = point
+        elif kind == "cgroup":
+            v1.update({name: point for name in options.split(",") if name in CONTROLLERS})
+    return v2, v1
+
+
+def _below(mount: Path, path: str) -> Path:
+    folder = mount / path.lstrip("/")
+    return folder if folder.is_dir() else mount
+
+
+def _start_of(pid: int) -> int:
+    """Start time of a process in clock ticks since boot; 0 where there is none (proc(5), /proc/pid/stat)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(stat[stat.rindex(")") + 2 :].split()[19])
+
+
+def _make(folder: Path, v1: str = "") -> None:
+    for part in (folder.parent, folder):
+        part.mkdir(exist_ok=True)
+        if v1 == "cpuset":  # pragma: no cover
+            continue
+
+
+def _pass_on(folder: Path, controllers: frozenset[str]) -> None:
+    words = " ".join(f"+{name}" for name in CONTROLLERS if name in controllers)
+    try:
+        (folder / "cgroup.subtree_control").write_text(words)
+    except OSError as error:
+        raise UnavailableError(f"cannot pass controllers on from {folder}: {error.strerror}") from error
+
+
+def _write_limits(folder: Path, files: Mapping[str, str]) -> None:
+    for name, value in files.items():
+        file = folder / name
+        try:
+            file.write_text(value)
+        except FileNotFoundError:
+            if name not in ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group"):
+                raise UnavailableError(f"no {file}: the kernel cannot limit that") from None
+        except OSError as error:
+            raise SandboxError(f"cannot limit the sandbox: {file} ← {value}: {error.strerror}") from error
+
+
+def _counter(file: Path, name: str) -> int:
+    with contextlib.suppress(OSError):
+        for line in file.read_text().splitlines():
+            key, _, value = line.partition(" ")
+            if key == name:
+                return int(value)
+    return 0
+
+
+def _kill(folder: Path) -> None:
+    try:
+        (folder / "cgroup.kill").write_text("1")
+    except FileNotFoundError:
+        if folder.exists():  # before Linux 5.14
+            _kill_one_by_one(folder)
+
+
+def _kill_one_by_one(folder: Path) -> None:
+    for inner in [folder, *_folders(folder)]:
+        for word in (inner / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(word), 9)
+
+
+def _until_empty(leaf: Path) -> None:
+    deadline = time.monotonic() + EMPTY_TIMEOUT_S
+    while _counter(leaf / "cgroup.events", "populated"):
+        if time.monotonic() > deadline:
+            raise SandboxError(f"processes of {leaf} do not end")
+        _kill(leaf)
+        time.sleep(0.001)
+
+
+def _removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """All folders below one, children first."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _folders(Path(entry.path))
+                yield Path(entry.path)
+
+
+def _sweep_family(family: Path, v2: bool) -> int:
+    removed = 0
+    for agent in _children(family):
+        pid, _, start = agent.name.partition("-")
+        if not pid.isdigit() or str(_start_of(int(pid))) == start:
+            continue
+        if v2:
+            removed += len(_children(agent))
+            _kill(agent)
+        deadline = time.monotonic() + EMPTY_TIMEOUT_S
+        remaining: Sequence[Path] = [*_folders(agent), agent]
+        while (remaining := [one for one in remaining if not _removed(one)]) and time.monotonic() < deadline:
+            time.sleep(0.001)
+    return removed
+
+
+def _children(folder: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return [one for one in folder.iterdir() if one.is_dir()]
+    return []

@@ -1,0 +1,38 @@
+"""What binds a command, and what of it is in force."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from invigilator.profiles.policy import Policy
+from invigilator.sandbox.cgroups import Hierarchies, SandboxCgroups
+
+CAPABILITIES = {
+    "chown": 0, "dac_override": 1, "fowner": 3, "fsetid": 4, "kill": 5, "setgid": 6, "setuid": 7, "setpcap": 8,
+    "net_bind_service": 10, "sys_chroot": 18, "mknod": 27, "audit_write": 29, "setfcap": 31,
+}  # fmt: skip
+"""Docker's default set without NET_RAW; numbers of <linux/capability.h>."""
+
+WAKE_ALARM = 35
+"""Good for nothing in a user namespace, but who has it can be neither traced nor looked into (/proc/PID/root,
+fd, environ, mem) by who has not: it stands between the platform's commands and the agent's, which have the
+same user ids (cap_ptrace_access_check asks for all capabilities of the target)."""
+
+
+def capabilities(platform: bool) -> int:
+    """Capabilities of a command as a bit set."""
+    bits = sum(1 << number for number in CAPABILITIES.values())
+    return bits | 1 << WAKE_ALARM if platform else bits
+
+
+def enforcement(policy: Policy, groups: SandboxCgroups, hierarchies: Hierarchies) -> Mapping[str, str]:
+    """Tier → state, as observed."""
+    limited = all((groups.v1.get(name, groups.limited)).is_dir() for name in ("memory", "pids"))
+    return {
+        "seccomp": "enforce" if Path("/proc/sys/kernel/seccomp/actions_avail").exists() else "absent",
+        "apparmor": "absent",
+        "cgroup": "enforce" if limited and not hierarchies.missing else "absent",
+        "network": "enforce",
+        "mount": "off" if policy.mode == "observe" else "enforce",
+    }

@@ -1,0 +1,97 @@
+"""Files of a sandbox, reached from outside: every walk starts at a descriptor of its root or layer, and no
+symbolic link leads out of it (openat2, RESOLVE_IN_ROOT)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+
+from invigilator.sandbox import kernel
+from invigilator.sandbox.base import SandboxError
+
+_INSIDE = kernel.RESOLVE_IN_ROOT | kernel.RESOLVE_NO_MAGICLINKS
+
+
+def open_inside(root: int, path: str | bytes, flags: int, mode: int = 0) -> int:
+    """A descriptor of `path` as the sandbox's own processes would find it."""
+    return kernel.openat2(root, path, flags | os.O_NOCTTY, _INSIDE, mode)
+
+
+@contextlib.contextmanager
+def opened(fd: int) -> Iterator[int]:
+    """Close the descriptor in the end."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read_file(root: int, path: str | bytes, limit_bytes: int) -> bytes:
+    """The content of a regular file; `SandboxError` where it is none or too large."""
+    shown = os.fsdecode(path)
+    try:
+        with opened(open_inside(root, path, os.O_RDONLY | os.O_NONBLOCK)) as fd:
+            state = os.fstat(fd)
+            if not stat.S_ISREG(state.st_mode):
+                raise SandboxError(f"{shown} in the sandbox is not a regular file")
+            content = _read_up_to(fd, limit_bytes + 1)
+    except OSError as error:
+        raise SandboxError(f"cannot read {shown} in the sandbox: {error.strerror}") from error
+    if len(content) > limit_bytes:
+        raise SandboxError(f"{shown} in the sandbox is larger than {limit_bytes} bytes")
+    return content
+
+
+def _read_up_to(fd: int, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size > 0 and (part := os.read(fd, min(size, 1 << 20))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def write_file(root: int, path: str | bytes, content: bytes, mode: int, owner: int) -> None:
+    """Put a file there, with missing folders, as the sandbox's root; what was there is replaced by name, so
+    that no process that holds the old file open sees or changes the new one."""
+    shown = os.fsdecode(path)
+    try:
+        _write(root, os.fsencode(path), content, mode, owner)
+    except OSError as error:
+        raise SandboxError(f"cannot write {shown} in the sandbox: {error.strerror}") from error
+
+
+def _write(root: int, path: bytes, content: bytes, mode: int, owner: int) -> None:
+    folder, _, name = path.rstrip(b"/").rpartition(b"/")
+    with opened(make_folders(root, folder, owner)) as parent:
+        temporary = b".%s.%d" % (os.urandom(6).hex().encode(), os.getpid())
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with opened(os.open(temporary, flags, 0o600, dir_fd=parent)) as fd:
+                view = memoryview(content)
+                while view:
+                    view = view[os.write(fd, view) :]
+                os.fchown(fd, owner, owner)
+                os.fchmod(fd, mode)
+            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=parent)
+            raise
+
+
+def make_folders(root: int, path: bytes, owner: int) -> int:
+    """A descriptor of a folder, made with its parents where they are missing."""
+    with contextlib.suppress(FileNotFoundError):
+        return open_inside(root, path or b"/", os.O_RDONLY | os.O_DIRECTORY)
+    walked = b""
+    for name in filter(None, path.split(b"/")):
+        parent, walked = walked, walked + b"/" + name
+        try:
+            os.close(open_inside(root, walked, os.O_PATH | os.O_DIRECTORY))
+        except FileNotFoundError:
+            with opened(open_inside(root, parent or b"/", os.O_RDONLY | os.O_DIRECTORY)) as fd:
+                os.mkdir(name, 0o755, dir_fd=fd)
+                os.chown(name, owner, owner, dir_fd=fd, follow_symlinks=False)
+    return open_inside(root, path, os.O_RDONLY | os.O_DIRECTORY)

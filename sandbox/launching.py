@@ -1,0 +1,154 @@
+"""The agent's side of the launcher: one zygote process, and requests to it.
+
+The zygote ends when its control socket closes, so it and all sandboxes end with this process, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from invigilator.sandbox.base import SandboxError
+from invigilator.sandbox.spec import Slot, Specification
+
+_START, _RUN, _EXEC = 1, 2, 3
+_REPLY = struct.Struct("<iII5I")
+_F_ADD_SEALS, _SEALS = 1033, 0x1 | 0x2 | 0x4 | 0x8
+REPLY_TIMEOUT_S = 30.0
+
+
+class LauncherError(SandboxError):
+    """An operation of the launcher failed; `errno` is the kernel's."""
+
+    def __init__(self, message: str, errno: int = 0) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+
+@dataclass(slots=True)
+class Handles:
+    """Descriptors that reach into a sandbox, by slot; closed by `close`."""
+
+    fds: dict[Slot, int]
+
+    def __getitem__(self, slot: Slot) -> int:
+        return self.fds[slot]
+
+    def close(self) -> None:
+        """Close all; idempotent."""
+        while self.fds:
+            os.close(self.fds.popitem()[1])
+
+
+class Launcher:
+    """The zygote of one agent. Thread-safe."""
+
+    def __init__(self, binary: Path, cgroups: Sequence[Path]) -> None:
+        """`binary`: see `build.launcher`. `cgroups`: folders that the zygote removes in the end."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        image = _sealed("guard-launcher", binary.read_bytes())
+        os.fchmod(image, 0o500)
+        try:
+            self._process = subprocess.Popen(
+                ["guard-launcher", str(theirs.fileno()), *map(str, cgroups)],
+                executable=f"/proc/self/fd/{image}",
+                pass_fds=(theirs.fileno(), image),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env={},
+            )
+        finally:
+            os.close(image)
+            theirs.close()
+        self._control = ours
+        self._lock = threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the zygote."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still launch."""
+        return self._process.poll() is None
+
+    def start(self, spec: Specification, init_cgroup: int, fds: Sequence[int] = ()) -> Handles:
+        """Make a sandbox; OP_ATTACH counts `fds` from 3."""
+        return self._ask(_START, spec, [init_cgroup, *fds])
+
+    def run(self, spec: Specification, fds: Sequence[int] = ()) -> Handles:
+        """Run operations in a mount namespace of their own; OP_JOIN counts `fds` from 2."""
+        return self._ask(_RUN, spec, fds)
+
+    def execute(self, spec: Specification, fds: Sequence[int]) -> socket.socket:
+        """Start a command; the socket speaks with its pump."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                self._send(_EXEC, theirs, spec, fds)
+            except BaseException:
+                ours.close()
+                raise
+        return ours
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """End the zygote and everything that it launched."""
+        self._control.close()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(timeout_s)
+
+    def _send(self, kind: int, reply: socket.socket, spec: Specification, fds: Sequence[int]) -> None:
+        image = os.memfd_create("spec", os.MFD_CLOEXEC)
+        try:
+            _write_all(image, spec.bytes())
+            with self._lock:
+                head = struct.pack("<II", kind, len(fds))
+                socket.send_fds(self._control, [head], [reply.fileno(), image, *fds])
+        except OSError as error:
+            raise LauncherError(f"the launcher is gone ({error.strerror}): restart the agent") from error
+        finally:
+            os.close(image)
+
+    def _ask(self, kind: int, spec: Specification, fds: Sequence[int]) -> Handles:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                self._send(kind, theirs, spec, fds)
+            ours.settimeout(REPLY_TIMEOUT_S)
+            try:
+                data, received, _, _ = socket.recv_fds(ours, _REPLY.size, 16)
+            except TimeoutError as error:
+                raise LauncherError("the launcher did not answer in time") from error
+        if len(data) != _REPLY.size:
+            raise LauncherError("the sandbox's init ended while it was being made")
+        code, op, slots, *_ = _REPLY.unpack(data)
+        if code:
+            name = spec.names[op] if op < len(spec.names) else "clone"
+            raise LauncherError(f"cannot make the sandbox: {name}: {os.strerror(code)}", code)
+        return Handles(dict(zip([slot for slot in Slot if slots >> slot & 1], received, strict=True)))
+
+
+def _sealed(name: str, content: bytes) -> int:
+    """A memory file that nobody can change any more: what runs inside is never a file of the host."""
+    image = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    _write_all(image, content)
+    fcntl.fcntl(image, _F_ADD_SEALS, _SEALS)
+    return image
+
+
+def _write_all(fd: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,205 @@
+"""The writable layer of a sandbox: a file system of its own, as large as its disk limit.
+
+A sparse ext4 image in a nameless file, on a loop device that vanishes with its last user, mounted in no
+namespace: a descriptor holds it, so that nothing is left however the process ends. A full one means ENOSPC.
+Where the disk limit is at most a quarter of the memory limit, a tmpfs. Making one costs milliseconds, so
+unused ones are kept in stock; one that a sandbox had is never used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from invigilator.profiles.limits import LimitValues
+from invigilator.sandbox import kernel
+from invigilator.sandbox.base import SandboxError, UnavailableError
+
+PARTS = ("root", "usr", "workspace")
+SMALLEST_IMAGE_BYTES = 4 << 20
+MKFS_TIMEOUT_S = 60.0
+BYTES_PER_INODE = 8192
+"""Half of mke2fs's default: node_modules and Python environments are many small files."""
+
+
+@dataclass(slots=True)
+class Layer:
+    """`fd` is its root folder, with `PART/upper` and `PART/work` for each of `PARTS`."""
+
+    fd: int
+    in_memory: bool
+
+    def usage(self) -> tuple[int, int, int, int]:
+        """(bytes, free bytes, inodes, free inodes)."""
+        found = os.fstatvfs(self.fd)
+        return (
+            found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail
+        )  # fmt: skip
+
+    def own(self, first_id: int) -> None:
+        """Give the upper layers to the sandbox's root."""
+        for part in PARTS:
+            os.chown(f"{part}/upper", first_id, first_id, dir_fd=self.fd)
+
+    def close(self) -> None:
+        """Drop it with all that is in it; idempotent."""
+        if self.fd < 0:
+            return
+        if not self.in_memory:
+            with contextlib.suppress(OSError):
+                kernel.shut_down_ext4(self.fd)
+        os.close(self.fd)
+        self.fd = -1
+
+
+class Layers:
+    """Layers of any size, with a stock of those last asked for. Thread-safe."""
+
+    def __init__(self, folder: Path, stock: int = 4) -> None:
+        """`folder`: where images lie. `stock`: how many unused layers of the last size to keep ready."""
+        self._folder = folder
+        self._stock = stock
+        self._ready: deque[Layer] = deque()
+        self._size = 0
+        self._changed = threading.Condition()
+        self._closed = False
+        self._filler: threading.Thread | None = None
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def take(self, limits: LimitValues) -> Layer:
+        """A fresh layer."""
+        if limits.disk_in_memory:
+            return _furnish(Layer(_tmpfs(limits.disk_bytes), True))
+        size = max(limits.disk_bytes, SMALLEST_IMAGE_BYTES)
+        with self._changed:
+            if size != self._size:
+                self._drop_stock()
+                self._size = size
+            layer = self._ready.popleft() if self._ready else None
+            self._begin_filling()
+            self._changed.notify()
+        return layer or self._make(size)
+
+    def close(self) -> None:
+        """Drop the stock."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._filler:
+            self._filler.join()
+        self._drop_stock()
+
+    def _begin_filling(self) -> None:
+        if self._filler is None and self._stock:
+            self._filler = threading.Thread(target=self._fill, name="layers", daemon=True)
+            self._filler.start()
+
+    def _fill(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or len(self._ready) < self._stock)
+                if self._closed:
+                    return
+                size = self._size
+            try:
+                layer = self._make(size)
+            except (OSError, SandboxError):  # the next `take` meets it and says so
+                with self._changed:
+                    self._changed.wait(1.0)
+                continue
+            with self._changed:
+                if size == self._size and not self._closed:
+                    self._ready.append(layer)
+                    continue
+            layer.close()
+
+    def _drop_stock(self) -> None:
+        while self._ready:
+            self._ready.popleft().close()
+
+    def _make(self, size: int) -> Layer:
+        template = self._template(size)
+        try:
+            image = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                _copy_sparse(template, image)
+                device, path = kernel.attach_loop(image)
+            finally:
+                os.close(image)
+        except OSError as error:
+            raise UnavailableError(f"no loop device for the writable layer: {error.strerror}") from error
+        try:
+            fd = kernel.mount_detached("ext4", path, {"discard": None, "noinit_itable": None})
+        except OSError as error:
+            raise UnavailableError(f"cannot mount the writable layer: {error.strerror}") from error
+        finally:
+            os.close(device)
+        return _furnish(Layer(fd, False))
+
+    def _template(self, size: int) -> Path:
+        template = self._folder / f"empty-{size}.ext4"
+        if not template.exists():
+            _make_file_system(template, size)
+        return template
+
+
+def _furnish(layer: Layer) -> Layer:
+    with contextlib.suppress(OSError):
+        os.rmdir("lost+found", dir_fd=layer.fd)
+    for part in PARTS:
+        os.mkdir(part, 0o700, dir_fd=layer.fd)
+        os.mkdir(f"{part}/upper", 0o755, dir_fd=layer.fd)
+        os.chmod(f"{part}/upper", 0o755, dir_fd=layer.fd)
+        os.mkdir(f"{part}/work", 0o700, dir_fd=layer.fd)
+    return layer
+
+
+def _tmpfs(size: int) -> int:
+    options: dict[str, str | None] = {"size": str(size), "mode": "0700"}
+    try:
+        return kernel.mount_detached("tmpfs", "layer", options)
+    except OSError as error:
+        raise UnavailableError(f"cannot mount a tmpfs: {error.strerror}") from error
+
+
+def _make_file_system(template: Path, size: int) -> None:
+    """An ext4 without journal: its content is lost with the sandbox, whatever happens."""
+    tool = shutil.which("mkfs.ext4", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
+    if tool is None:
+        raise UnavailableError("no mkfs.ext4: apt-get install e2fsprogs")
+    unfinished = template.with_name(f".{template.name}.{os.getpid()}.{threading.get_ident()}")
+    with unfinished.open("wb") as image:
+        image.truncate(size)
+    command = [
+        tool, "-q", "-F", "-O", "^has_journal,^resize_inode,sparse_super2",
+        "-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0", "-m", "0", "-b", "4096",
+        "-i", str(BYTES_PER_INODE), str(unfinished),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, timeout=MKFS_TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        unfinished.unlink()
+        raise UnavailableError(f"mkfs.ext4 failed: {done.stderr.decode(errors='replace').strip()}")
+    unfinished.replace(template)
+
+
+def _copy_sparse(template: Path, image: int) -> None:
+    source = os.open(template, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(source).st_size
+        os.ftruncate(image, size)
+        offset = 0
+        while offset < size:
+            try:
+                start = os.lseek(source, offset, os.SEEK_DATA)
+            except OSError:  # ENXIO: only a hole is left
+                return
+            offset = os.lseek(source, start, os.SEEK_HOLE)
+            os.pwrite(image, os.pread(source, offset - start, start), start)
+    finally:
+        os.close(source)

@@ -1,0 +1,186 @@
+"""Paths that the policy denies, by mounts in the agent's own mount namespace.
+
+The platform's namespace has none of them: both see the same overlays. What may not be read is covered by an
+object without permissions whose owner the sandbox does not have (EACCES, also for its root); what may not be
+written is a read-only mount of itself (EROFS). Folders on the way are made mount points too: else the agent
+would rename one of them and put another in its place. What does not exist yet gets a placeholder, which goes
+before phase verify unless something was put into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from invigilator.profiles import protected
+from invigilator.profiles.policy import Policy
+from invigilator.sandbox import files
+from invigilator.sandbox.base import CanaryFile, SandboxError
+from invigilator.sandbox.kernel import MOUNT_ATTR_RDONLY, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
+from invigilator.sandbox.launching import Handles, Launcher
+from invigilator.sandbox.spec import Op, Slot, Specification
+
+MASKS_MAX = 400
+_PIN = Slot.TREE
+_FIRST_FILE = Slot.TREE + 8
+
+
+class Shared(Protocol):
+    """What masking needs of the backend."""
+
+    launcher: Launcher
+
+    @property
+    def stage(self) -> Path: ...
+
+
+def denied(policy: Policy) -> dict[bytes, bool]:
+    """Path → whether reading is denied too, for the paths that phase agent may not write or not read."""
+    if policy.mode == "observe":
+        return {}
+    access = protected.class_access(policy, "agent")
+    found = {}
+    for rule in protected.rules(policy):
+        read, write = access[rule.name]
+        if rule.name != protected.HIDDEN and "deny" in (read, write):
+            found[rule.path] = read == "deny"
+    return found
+
+
+def needed(policy: Policy) -> bool:
+    """Whether the agent's commands need a mount namespace of their own."""
+    return bool(denied(policy))
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A denied path, resolved: where it is, and which object is there."""
+
+    path: bytes
+    hidden: bool
+    folder: bool
+    ino: tuple[int, int]
+
+
+@dataclass(slots=True)
+class Masks:
+    """The masks of one sandbox."""
+
+    policy: Policy
+    owner: int
+    _in_force: dict[bytes, _Target] = field(default_factory=dict)
+    _pinned: set[bytes] = field(default_factory=set)
+    _placeholders: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    _applied: bool = False
+
+    def apply(self, shared: Shared, handles: Handles) -> None:
+        """Put in force what is not; called before each command of the agent's."""
+        root = handles[Slot.ROOT]
+        wanted = [self._resolve(root, path, hidden) for path, hidden in sorted(denied(self.policy).items())]
+        missing = [one for one in wanted if self._in_force.get(one.path) != one]
+        self._applied = True
+        if not missing:
+            return
+        if len(missing) > MASKS_MAX:
+            raise SandboxError(f"more than {MASKS_MAX} denied paths: name folders instead")
+        shared.launcher.run(self._specification(shared.stage, missing), [handles[Slot.MASKED]])
+        self._in_force.update((one.path, one) for one in missing)
+
+    def renew(self, shared: Shared, handles: Handles) -> None:
+        """The platform has changed something while the agent may be running."""
+        if self._applied:
+            self.apply(shared, handles)
+
+    def lift(self, handles: Handles) -> None:
+        """Phase verify begins: take away the placeholders that nobody used."""
+        root = handles[Slot.ROOT]
+        for path, made in self._placeholders.items():
+            folder, _, name = path.rpartition(b"/")
+            with contextlib.suppress(OSError), files.opened(_folder(root, folder)) as parent:
+                state = os.stat(name, dir_fd=parent, follow_symlinks=False)
+                if (state.st_dev, state.st_ino) != made:
+                    continue
+                if stat.S_ISDIR(state.st_mode):
+                    os.rmdir(name, dir_fd=parent)
+                elif state.st_size == 0:
+                    os.unlink(name, dir_fd=parent)
+        self._placeholders.clear()
+        self._applied = False
+
+    def _resolve(self, root: int, path: bytes, hidden: bool) -> _Target:
+        try:
+            fd = files.open_inside(root, path, os.O_PATH)
+        except FileNotFoundError:
+            fd = self._place(root, path)
+        except OSError as error:
+            raise SandboxError(f"cannot deny {os.fsdecode(path)}: {error.strerror}") from error
+        with files.opened(fd):
+            state = os.fstat(fd)
+            real = os.fsencode(os.readlink(f"/proc/self/fd/{fd}"))
+            return _Target(real, hidden, stat.S_ISDIR(state.st_mode), (state.st_dev, state.st_ino))
+
+    def _place(self, root: int, path: bytes) -> int:
+        """An empty object where there is none: a file where the name looks like a file's, else a folder."""
+        folder, _, name = path.rpartition(b"/")
+        with files.opened(files.make_folders(root, folder, self.owner)) as parent:
+            try:
+                if b"." in name.lstrip(b"."):
+                    os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=parent))
+                else:
+                    os.mkdir(name, 0o755, dir_fd=parent)
+            except FileExistsError as error:
+                raise SandboxError(f"cannot deny {os.fsdecode(path)}: a dangling link is there") from error
+            os.chown(name, self.owner, self.owner, dir_fd=parent, follow_symlinks=False)
+            state = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            self._placeholders[path] = (state.st_dev, state.st_ino)
+            return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+
+    def _specification(self, stage: Path, targets: list[_Target]) -> Specification:
+        spec = Specification()
+        spec.add(Op.STAGE, str(stage))
+        spec.add(Op.FILE, "covered", 0, 0, 0, b"")
+        covered = [one for one in targets if one.hidden and not one.folder]
+        for number, _ in enumerate(covered):
+            spec.tree(_FIRST_FILE + number, "covered", MOUNT_ATTR_RDONLY)
+        spec.add(Op.JOIN, 2)
+        for one in targets:
+            self._pin_folders(spec, one.path)
+        for one in targets:
+            if one in covered:
+                spec.add(Op.PLACE, _FIRST_FILE + covered.index(one), one.path)
+            elif one.hidden:
+                flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
+                spec.add(Op.MOUNT, "tmpfs", "denied", one.path, flags, "mode=000,size=4k,nr_inodes=1")
+            else:
+                spec.add(Op.TREE, _PIN, one.path, MOUNT_ATTR_RDONLY, -1)
+                spec.add(Op.PLACE, _PIN, one.path)
+        return spec
+
+    def _pin_folders(self, spec: Specification, path: bytes) -> None:
+        walked = b""
+        for name in path.strip(b"/").split(b"/")[:-1]:
+            walked += b"/" + name
+            if walked not in self._pinned:
+                spec.add(Op.TREE, _PIN, walked, 0, -1)
+                spec.add(Op.PLACE, _PIN, walked)
+                self._pinned.add(walked)
+
+
+def _folder(root: int, path: bytes) -> int:
+    return files.open_inside(root, path or b"/", os.O_RDONLY | os.O_DIRECTORY)
+
+
+def plant(root: int, canary: CanaryFile, owner: int) -> None:
+    """Put a canary there so that it looks like its neighbours: old, and its folder untouched."""
+    path = os.fsencode(canary.path)
+    folder, _, name = path.rpartition(b"/")
+    with files.opened(files.make_folders(root, folder, owner)) as parent:
+        before = os.fstat(parent)
+        files.write_file(root, path, canary.content, 0o644, owner)
+        times = (before.st_atime_ns, before.st_mtime_ns)
+        os.utime(name, ns=times, dir_fd=parent, follow_symlinks=False)
+        os.utime(parent, ns=times)

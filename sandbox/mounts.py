@@ -1,0 +1,31 @@
+"""The mount table of a sandbox, as the kernel names superblocks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from invigilator.sandbox.base import Mount
+
+_MINOR_BITS = 20
+_ESCAPE = re.compile(rb"\\([0-7]{3})")
+
+
+def parse(mountinfo: bytes) -> list[Mount]:
+    """Mounts of a /proc/PID/mountinfo (proc(5)), longest mount point first."""
+    found = []
+    for line in mountinfo.splitlines():
+        fields = line.split(b" ")
+        major, _, minor = fields[2].partition(b":")
+        dev = int(major) << _MINOR_BITS | int(minor)
+        found.append(Mount(dev, _plain(fields[3]), _plain(fields[4])))
+    return sorted(found, key=lambda mount: len(mount.mount_point), reverse=True)
+
+
+def mount_table(pid: int) -> list[Mount]:
+    """The mounts that a process sees."""
+    return parse(Path(f"/proc/{pid}/mountinfo").read_bytes())
+
+
+def _plain(field: bytes) -> bytes:
+    return _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), field)

@@ -1,0 +1,205 @@
+"""The operations that make a sandbox, in order. `launcher/mounts.c` carries them out as the sandbox's init."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from invigilator.sandbox.ids import COUNT
+from invigilator.sandbox.kernel import (
+    MOUNT_ATTR_NODEV,
+    MOUNT_ATTR_NOEXEC,
+    MOUNT_ATTR_NOSUID,
+    MOUNT_ATTR_RDONLY,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_RDONLY,
+)
+from invigilator.sandbox.root import Lower
+from invigilator.sandbox.spec import Op, Slot, Specification
+
+OVERLAY_OPTIONS = "redirect_dir=on,metacopy=off,index=off,xino=auto"
+"""redirect_dir: renaming a folder works as without the guard. metacopy off: the upper layer has all content."""
+
+TTY_GROUP = 5
+QUIET = MS_NOSUID | MS_NODEV | MS_NOEXEC
+READ_ONLY = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC
+
+DEVICES = (
+    ("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0),
+)  # fmt: skip
+DEVICE_LINKS = (
+    ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"), ("ptmx", "pts/ptmx"),
+)  # fmt: skip
+PROC_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
+PROC_MASKED = (
+    "kcore", "keys", "key-users", "kmsg", "kallsyms", "timer_list", "sched_debug", "latency_stats", "kpagecount",
+    "kpageflags", "kpagecgroup", "vmallocinfo", "slabinfo", "modules", "config.gz", "partitions", "diskstats",
+    "swaps", "iomem", "ioports", "mounts.host",
+)  # fmt: skip
+PROC_MASKED_FOLDERS = ("acpi", "scsi", "driver", "sysvipc.host")
+SYS_SHOWN = ("devices/system/cpu", "devices/system/node")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a sandbox is made of. `layer_fd_index`: where the writable layer is among the request's descriptors.
+
+    `workspace_map`: uid and gid maps for the workspace, where they differ from the sandbox's.
+    """
+
+    stage: Path
+    first_id: int
+    lowers: Sequence[Lower]
+    workspace: Lower | None
+    workspace_point: str
+    workspace_maps: tuple[str, str] | None
+    folders: Sequence[str]
+    nested_users: bool
+    split: bool
+    shm_bytes: int
+    hostname: str
+
+    def specification(self) -> Specification:
+        """The operations."""
+        spec = Specification()
+        self._stage(spec)
+        for lower in self.lowers:
+            target = "root" + lower.mount_point.rstrip("/")
+            self._overlay(spec, lower, target, Slot.USER)
+        self._workspace(spec)
+        self._shown_of_sys(spec)
+        spec.add(Op.PIVOT, "root")
+        self._proc(spec)
+        self._dev(spec)
+        self._sys(spec)
+        for path in (*self.folders, self.workspace_point):
+            self._folders(spec, path)
+        spec.place(Slot.TREE, self.workspace_point)
+        spec.add(Op.HOSTNAME, self.hostname)
+        spec.add(Op.OPEN, Slot.ROOT, "/")
+        spec.add(Op.OPEN, Slot.PTS, "/dev/pts")
+        if self.split:
+            spec.add(Op.SPLIT)
+        return spec
+
+    def _stage(self, spec: Specification) -> None:
+        whole = f"0 {self.first_id} {COUNT}"
+        spec.add(Op.STAGE, str(self.stage))
+        for name in ("proc", "layer", "root", "workspace"):
+            spec.folder(name, 0o700)
+        spec.mount("proc", "proc", "proc", QUIET)
+        limit = "-1" if self.nested_users else "0"
+        spec.add(Op.USERNS, Slot.USER, whole, whole, 1, limit)
+        if self.workspace_maps:
+            spec.add(Op.USERNS, Slot.WORKSPACE_USER, *self.workspace_maps, 0, "-1")
+        spec.add(Op.ATTACH, 3, "layer")
+
+    def _overlay(self, spec: Specification, lower: Lower, target: str, mapping: Slot) -> None:
+        layers = []
+        for number, folder in enumerate(lower.folders):
+            name = f"{lower.part}{number}"
+            spec.folder(name, 0o700)
+            spec.tree(Slot.TREE, str(folder), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV, mapping)
+            spec.place(Slot.TREE, name)
+            layers.append(name)
+        if not layers:
+            spec.folder("empty", 0o755, self.first_id)
+            layers = ["empty"]
+        upper = f"upperdir=layer/{lower.part}/upper,workdir=layer/{lower.part}/work"
+        data = f"lowerdir={':'.join(layers)},{upper},{OVERLAY_OPTIONS}"
+        spec.mount("overlay", lower.part, target, MS_NODEV, data)
+
+    def _workspace(self, spec: Specification) -> None:
+        """Made before the pivot, placed after it, so that no link in the root leads it astray."""
+        mapping = Slot.WORKSPACE_USER if self.workspace_maps else Slot.USER
+        self._overlay(spec, self.workspace or Lower("workspace", "", ()), "workspace", mapping)
+        spec.tree(Slot.TREE, "workspace")
+
+    def _shown_of_sys(self, spec: Specification) -> None:
+        for number, path in enumerate(SYS_SHOWN, 1):
+            if Path("/sys", path).is_dir():
+                spec.tree(Slot.TREE + number, f"/sys/{path}", READ_ONLY)
+
+    def _proc(self, spec: Specification) -> None:
+        spec.folder("/proc", 0o555, self.first_id)
+        spec.mount("proc", "proc", "/proc", QUIET)
+        for name in PROC_READ_ONLY:
+            if Path("/proc", name).exists():
+                spec.tree(Slot.TREE + 5, f"/proc/{name}", READ_ONLY)
+                spec.place(Slot.TREE + 5, f"/proc/{name}")
+
+    def _dev(self, spec: Specification) -> None:
+        owner = self.first_id
+        spec.folder("/dev", 0o755, owner)
+        spec.mount("tmpfs", "dev", "/dev", MS_NOSUID | MS_NOEXEC, f"mode=755,size=64k,uid={owner},gid={owner}")
+        for name, major, minor in DEVICES:
+            spec.add(Op.NODE, f"/dev/{name}", 0o020666, major, minor, owner, owner)
+        for name, target in DEVICE_LINKS:
+            spec.add(Op.SYMLINK, target, f"/dev/{name}")
+        for name in ("pts", "shm", "mqueue"):
+            spec.folder(f"/dev/{name}", 0o755, owner)
+        options = f"newinstance,ptmxmode=0666,mode=0620,gid={owner + TTY_GROUP}"
+        spec.mount("devpts", "devpts", "/dev/pts", MS_NOSUID | MS_NOEXEC, options)
+        shm = f"mode=1777,size={self.shm_bytes},uid={owner},gid={owner}"
+        spec.mount("tmpfs", "shm", "/dev/shm", MS_NOSUID | MS_NODEV, shm)
+        spec.mount("mqueue", "mqueue", "/dev/mqueue", QUIET)
+        self._mask_proc(spec)
+
+    def _mask_proc(self, spec: Specification) -> None:
+        for name in PROC_MASKED:
+            if Path("/proc", name).exists():
+                spec.tree(Slot.TREE + 5, "/dev/null", MOUNT_ATTR_NOSUID)
+                spec.place(Slot.TREE + 5, f"/proc/{name}")
+        for name in PROC_MASKED_FOLDERS:
+            if Path("/proc", name).is_dir():
+                spec.mount("tmpfs", "masked", f"/proc/{name}", MS_RDONLY | QUIET, "size=0,nr_inodes=1,mode=555")
+
+    def _sys(self, spec: Specification) -> None:
+        """Not sysfs, which describes the host, but the two folders that language runtimes ask for."""
+        owner = self.first_id
+        spec.folder("/sys", 0o555, owner)
+        spec.mount("tmpfs", "sys", "/sys", QUIET, f"mode=755,size=64k,uid={owner},gid={owner}")
+        for number, path in enumerate(SYS_SHOWN, 1):
+            if Path("/sys", path).is_dir():
+                self._folders(spec, f"/sys/{path}")
+                spec.place(Slot.TREE + number, f"/sys/{path}")
+        spec.mount("", "", "/sys", MS_RDONLY | QUIET | _MS_REMOUNT | _MS_BIND)
+
+    def _folders(self, spec: Specification, path: str) -> None:
+        for parent in reversed(PurePosixPath(path).parents):
+            if str(parent) != "/":
+                spec.folder(str(parent), 0o755, self.first_id)
+        spec.folder(path, 0o755, self.first_id)
+
+
+_MS_REMOUNT, _MS_BIND = 32, 4096
+
+
+def workspace_maps(owner_uid: int, owner_gid: int, first_id: int) -> tuple[str, str] | None:
+    """Maps that make the invoking user's files the sandbox root's, and no others; None for root.
+
+    Other people's files in the workspace keep an owner that the sandbox does not have, so that its root has
+    no more right to them than the invoking user had.
+    """
+    if owner_uid == 0:
+        return None
+    return f"{owner_uid} {first_id} 1", f"{owner_gid} {first_id} 1"
+
+
+def environment(policy_environment: dict[str, str], workspace: str) -> dict[str, str]:
+    """The variables that every command gets, under those of the caller."""
+    return {
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/root",
+        "USER": "root",
+        "LOGNAME": "root",
+        "SHELL": "/bin/bash",
+        "LANG": os.environ.get("LANG", "C.UTF-8"),
+        "PWD": workspace,
+        **policy_environment,
+    }
