@@ -182,7 +182,7 @@ class LimitsForm(Form):
     """Resources of the whole sandbox."""
 
     memory: Size | None = None
-    cpus: float | None = Field(default=None, gt=0, le=4096, description="cores, for example 1.5")
+    cpus: float | None = Field(default=None, ge=0.01, le=4096, description="cores, for example 1.5")
     pids: int | None = Field(default=None, ge=1, le=4194304, description="processes and threads at once")
     disk: Size | None = Field(default=None, description="what may be written; full means ENOSPC")
     output: Size | None = Field(default=None, description="recorded output; more is counted and dropped")

@@ -9,9 +9,27 @@ from invigilator.profiles import protected
 from invigilator.profiles.kinds import kinds
 from invigilator.profiles.network import PROTOCOLS, network_of, port_ranges, target_network
 from invigilator.profiles.paths import canonical, to_bytes, to_text
-from invigilator.profiles.policy import CLASS_DEFAULTS, EgressRule, PhaseName, Policy
+from invigilator.profiles.policy import CLASS_DEFAULTS, EgressRule, PhaseName, Policy, Syscalls
 from invigilator.profiles.validate import suggest
 
+MEMORY_MIN_BYTES = 16 << 20
+"""A shell with one Python below it does not start in less."""
+ESSENTIAL_CALLS = frozenset(
+    {
+        "brk",
+        "close",
+        "execve",
+        "exit",
+        "exit_group",
+        "mmap",
+        "mprotect",
+        "openat",
+        "read",
+        "rt_sigreturn",
+        "write",
+    }
+)
+"""What the dynamic loader and the C library's start need (strace of /bin/true)."""
 PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
 
 
@@ -29,6 +47,7 @@ def findings(policy: Policy) -> Iterator[Finding]:
     yield from _classes(policy)
     yield from _nesting(policy)
     yield from _egress(policy)
+    yield from _possible(policy)
     yield from _detectors(policy)
     yield from _penalty(policy)
 
@@ -103,6 +122,22 @@ def _egress(policy: Policy) -> Iterator[Finding]:
         seen.add(base)
         for index, rule in enumerate(network.egress):
             yield from _covered((*base, "egress", index), rule, network.egress[:index])
+
+
+def _possible(policy: Policy) -> Iterator[Finding]:
+    """What no sandbox could start under."""
+    memory = policy.limits.memory_bytes
+    if memory < MEMORY_MIN_BYTES:
+        message = f"nothing starts in {memory} bytes of memory"
+        yield Finding(("limits", "memory"), message, f"write at least `{MEMORY_MIN_BYTES >> 20}MiB`")
+    denied: list[tuple[tuple[str | int, ...], Syscalls]] = [(("syscalls",), policy.syscalls)]
+    for phase, rules in policy.phases.items():
+        if rules.syscalls is not None and rules.syscalls.deny != policy.syscalls.deny:
+            denied.append((("phases", phase, "syscalls"), rules.syscalls))
+    for base, calls in denied:
+        for index, name in enumerate(calls.deny):
+            if name in ESSENTIAL_CALLS:
+                yield Finding((*base, "deny", index), f"no program starts without `{name}`", "remove it")
 
 
 def _covered(where: tuple[str | int, ...], rule: EgressRule, earlier: list[EgressRule]) -> Iterator[Finding]:

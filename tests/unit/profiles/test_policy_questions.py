@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
 
 from invigilator.profiles import check, diff, explain, library, limits, schema
+from invigilator.profiles.errors import PolicyError
 from invigilator.profiles.explain import Action
 from invigilator.profiles.policy import Limits, PhaseName, Policy
 
@@ -190,6 +193,36 @@ def test_the_schema_offers_what_the_language_has() -> None:
     assert found["properties"]["mode"]["enum"] == ["enforce", "observe"]
     assert {"const": "..."} in found["$defs"]["SyscallsForm"]["properties"]["deny"]["items"]["anyOf"]
     assert '"null"' not in schema.text()
+
+
+VALIDATOR = jsonschema.Draft202012Validator(schema.json_schema())
+
+
+@pytest.mark.parametrize("name", library.list_names())
+def test_the_schema_accepts_the_librarys_policies(name: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema.json_schema())
+    assert list(VALIDATOR.iter_errors(yaml.safe_load(library.read(name)))) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "foo: 1",
+        "limits: {memory: 2}",
+        "limits: {memory: 2Gb}",
+        "filesystem: {protected: {test: {path: [/t]}}}",
+        "filesystem: {hidden: [relative]}",
+        "syscalls: {deny: [Mount]}",
+        "mode: enforced",
+        "extends: ~",
+        "network: {egress: [{name: a}]}",
+    ],
+)
+def test_the_schema_underlines_what_the_reader_refuses(body: str) -> None:
+    text = f"version: 1\nname: x\n{body}\n"
+    assert list(VALIDATOR.iter_errors(yaml.safe_load(text)))
+    with pytest.raises(PolicyError):
+        library.load_text(text)
 
 
 def test_limits_become_the_kernels_files() -> None:
