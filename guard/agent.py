@@ -90,6 +90,8 @@ class Agent:
             accepting.cancel()
             watching.cancel()
             await self._end_sessions(waiters)
+        for backend in self._services.backends.values():
+            backend.close()
         self._pipeline.stop()
         self._shipper.stop()
         self._sensor.close()
@@ -234,6 +236,7 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=None, metavar="SECONDS")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         run(Home.locate(), arguments.idle)
     except Exception as error:

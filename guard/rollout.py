@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -14,6 +15,7 @@ from invigilator.ebpf.events import Actor, Phase
 from invigilator.guard import canary
 from invigilator.guard.errors import GuardError
 from invigilator.guard.facts import Recorder
+from invigilator.guard.failed import failed_report
 from invigilator.guard.gitfacts import future_commits
 from invigilator.guard.home import write_atomically
 from invigilator.guard.order import CommandOrder, CommandResult, SandboxOrder
@@ -22,9 +24,10 @@ from invigilator.guard.progress import Progress, Running
 from invigilator.guard.services import Services
 from invigilator.guard.verdict import Course, Evidence, judge, lost_by_class
 from invigilator.incidents.records import Report
+from invigilator.incidents.spool import SpoolError
 from invigilator.incidents.stamp import Origin, wall_offset_ns
 from invigilator.profiles import network
-from invigilator.profiles.policy import PhaseName
+from invigilator.profiles.policy import Limits, PhaseName
 from invigilator.sandbox.base import CanaryFile, ExitStatus, LimitHit, Sandbox, SandboxSpec, Streams
 
 _log = logging.getLogger("invigilator.rollout")
@@ -68,16 +71,17 @@ class Rollout:
 
     @property
     def judged(self) -> bool:
-        """Whether there is a verdict."""
-        return self._report is not None
+        """Whether there is a verdict, or there cannot be one any more."""
+        return self._report is not None or self._closed
 
     def open(self) -> None:
         """Make the sandbox and arm the sensor; on any error nothing is left behind."""
         try:
             self._mark()
             self._make()
-        except BaseException:
+        except BaseException as error:
             self.close()
+            self._report_unopened(str(error))
             raise
 
     def begin(self, phase: PhaseName) -> None:
@@ -103,18 +107,19 @@ class Rollout:
             if self._phase is None:
                 self.begin("agent")
             assert self._phase is not None and self._slot is not None
-            actor = Actor[order.actor_in(self._phase).upper()]
+            name = order.actor_in(self._phase)
+            actor, slot = Actor[name.upper()], self._slot
             ordinal = self._next_step(order, actor)
-            self._services.sensor.set_step(self._slot, ordinal, actor)
+            self._services.sensor.set_step(slot, ordinal, actor)
             process = self._box.execute(
                 order.arguments(),
                 phase=self._phase,
                 streams=Streams(stdin, stdout, stderr, order.tty, order.rows, order.columns),
                 cwd=order.cwd,
                 environment={**self.order.environment, **order.environment},
-                output_limit_bytes=max(
-                    0, self.order.policy.limits.output_bytes - self._progress.output_bytes
-                ),
+                output_limit_bytes=max(0, self._limits.output_bytes - self._progress.output_bytes),
+                actor=name,
+                on_streams=lambda streams: self._record_streams(slot, streams),
             )
             return Running(order, process, self._phase, actor, ordinal)
 
@@ -140,7 +145,7 @@ class Rollout:
             if self._closed or self._report is not None:
                 return
             self._progress.expired = True
-            ttl = int(self.order.policy.limits.ttl_s)
+            ttl = int(self._limits.ttl_s)
             self._facts.limits([LimitHit("ttl", ttl, ttl)])
             self._box.end_processes()
 
@@ -179,6 +184,10 @@ class Rollout:
             self._mark_file.unlink(missing_ok=True)
 
     @property
+    def _limits(self) -> Limits:
+        return self.order.policy.limits
+
+    @property
     def _box(self) -> Sandbox:
         if self._sandbox is None or self._closed:
             raise RolloutError("the sandbox is gone")
@@ -193,11 +202,20 @@ class Rollout:
     def _mark_file(self) -> Path:
         return self._services.home.rollouts / f"{self.sandbox_id}.json"
 
+    def _report_unopened(self, why: str) -> None:
+        """The trainer must learn that this rollout failed, and was no rollout of reward 0."""
+        report = failed_report(
+            self.order, why, sandbox_id=str(self.sandbox_id), started_at=self._progress.started_at
+        )
+        with contextlib.suppress(SpoolError):
+            self._services.keeper.keep(self.order, report, wall_offset_ns())
+        self._services.shipper.wake()
+
     def _require_open(self) -> None:
         if self._closed or self._report is not None:
             raise RolloutError("the rollout has ended", fix="begin another")
         if self._progress.expired:
-            raise RolloutError(f"the sandbox's time to live ({self.order.policy.limits.ttl_s:g} s) is over")
+            raise RolloutError(f"the sandbox's time to live ({self._limits.ttl_s:g} s) is over")
 
     def _mark(self) -> None:
         """Leave a record from which the next agent reports this rollout as failed, if this one dies."""
@@ -264,6 +282,10 @@ class Rollout:
             commits = future_commits(Path(self.order.workspace))
             self._facts.future_commits(commits, policy.filesystem.workspace[0])
 
+    def _record_streams(self, slot: int, streams: Sequence[int]) -> None:
+        for descriptor in streams:
+            self._services.sensor.set_stream(slot, descriptor)
+
     def _next_step(self, order: CommandOrder, actor: Actor) -> int:
         if order.step_id is None:
             return 0
@@ -275,7 +297,7 @@ class Rollout:
         if running.order.step_id is not None:
             self._facts.step_ends(running.ordinal, running.order.step_id, running.actor, result.code)
         if status.output_cut:
-            maximum = self.order.policy.limits.output_bytes
+            maximum = self._limits.output_bytes
             self._facts.limits([LimitHit("output", self._progress.output_bytes, maximum)])
         self._facts.limits(self._box.limits_hit())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Collection
 
@@ -26,6 +27,8 @@ URL_VARIABLE = "INVIGILATOR_SERVE_URL"
 TOKEN_VARIABLE = "INVIGILATOR_TOKEN"
 REQUEST_TIMEOUT_S = 60.0
 BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+PATIENCE_S = 5.0
+"""How long a verdict waits for a store that does not answer: long enough for one that is just starting."""
 _FINAL_REFUSALS = (400, 409, 413, 422)
 
 
@@ -50,6 +53,7 @@ class Shipper:
         self._client: httpx.Client | None = None
         self._folder = -1
         self._trouble: str | None = None
+        self._trouble_since = 0.0
         self._thread = threading.Thread(target=self._run, name="ship", daemon=True)
 
     def start(self) -> None:
@@ -72,16 +76,18 @@ class Shipper:
         return self._trouble
 
     def wait_for(self, segment_ids: Collection[uuid.UUID], timeout_s: float) -> bool:
-        """Wait until the store has these segments; False on timeout, or where it takes nothing at present."""
+        """Wait until the store has these segments; False on timeout, or where it has taken nothing for a while:
+        a store that is down must not hold up every verdict."""
         wanted = set(segment_ids)
-
-        def settled() -> bool:
-            return self._trouble is not None or not wanted.intersection(s.id for s in self._spool.pending())
-
         self.wake()
+        deadline = time.monotonic() + timeout_s
         with self._progress:
-            self._progress.wait_for(settled, timeout_s)
-        return self._trouble is None and settled()
+            while wanted.intersection(s.id for s in self._spool.pending()):
+                until = deadline if self._trouble is None else min(deadline, self._trouble_since + PATIENCE_S)
+                if (left := until - time.monotonic()) <= 0:
+                    return False
+                self._progress.wait(min(left, PATIENCE_S))
+        return True
 
     def _run(self) -> None:
         failures = 0
@@ -94,6 +100,7 @@ class Shipper:
                 failures, self._trouble = 0, None
             except (GuardError, httpx.HTTPError, OSError) as error:
                 if self._trouble is None:
+                    self._trouble_since = time.monotonic()
                     _log.warning("nothing can be shipped at the moment: %s", error)
                 with self._progress:
                     self._trouble = str(error)

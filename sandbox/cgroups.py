@@ -81,9 +81,21 @@ class SandboxCgroups:
         return []
 
     def kill(self, phase: PhaseName) -> None:
-        """Kill all of a leaf and wait until it is empty."""
-        _kill(self.leaves[phase])
-        _until_empty(self.leaves[phase])
+        """Kill all of a leaf and wait until it is empty; the leaf can be used again.
+
+        Not by `cgroup.kill`: where it was written once, Linux (seen on 6.18) kills at birth whatever is later
+        cloned into the cgroup from outside.
+        """
+        leaf = self.leaves[phase]
+        deadline = time.monotonic() + EMPTY_TIMEOUT_S
+        while _counter(leaf / "cgroup.events", "populated"):
+            if time.monotonic() > deadline:
+                raise SandboxError(f"processes of {leaf} do not end")
+            # Frozen, they cannot fork away from the kill.
+            (leaf / "cgroup.freeze").write_text("1")
+            _kill_one_by_one(leaf)
+            (leaf / "cgroup.freeze").write_text("0")
+            time.sleep(0.001)
 
     def oom_kills(self) -> int:
         """Processes killed since the sandbox's start because its memory was full."""
@@ -271,15 +283,6 @@ def _kill_one_by_one(folder: Path) -> None:
         for word in (inner / "cgroup.procs").read_text().split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(word), 9)
-
-
-def _until_empty(leaf: Path) -> None:
-    deadline = time.monotonic() + EMPTY_TIMEOUT_S
-    while _counter(leaf / "cgroup.events", "populated"):
-        if time.monotonic() > deadline:
-            raise SandboxError(f"processes of {leaf} do not end")
-        _kill(leaf)
-        time.sleep(0.001)
 
 
 def _removed(folder: Path) -> bool:
