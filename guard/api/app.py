@@ -9,16 +9,24 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
 
-from invigilator.guard.api import health, problem, segments
+from invigilator.guard.api import health, incidents, penalties, problem, queries, rollouts, segments
 from invigilator.guard.api.access import Access
 from invigilator.guard.api.gate import StoreGate
+from invigilator.guard.api.outbox import Outbox
 from invigilator.guard.api.traffic import Traffic, TrafficRules
 from invigilator.guard.release import version
 
-ROUTERS = (health.router, segments.router)
+ROUTERS = (
+    health.router,
+    segments.router,
+    penalties.router,
+    rollouts.router,
+    incidents.router,
+    queries.router,
+)
 
 
-def create(gate: StoreGate, access: Access, traffic: Traffic | None = None) -> FastAPI:
+def create(gate: StoreGate, access: Access, outbox: Outbox, traffic: Traffic | None = None) -> FastAPI:
     """The application over a store and a way to know callers; it opens and closes the store itself."""
 
     @contextlib.asynccontextmanager
@@ -29,6 +37,7 @@ def create(gate: StoreGate, access: Access, traffic: Traffic | None = None) -> F
         with contextlib.suppress(asyncio.CancelledError):
             await opening
         await gate.close()
+        outbox.close()
 
     app = FastAPI(
         title="Invigilator",
@@ -41,6 +50,7 @@ def create(gate: StoreGate, access: Access, traffic: Traffic | None = None) -> F
     )
     app.state.gate = gate
     app.state.access = access
+    app.state.outbox = outbox
     app.state.pid = os.getpid()
     problem.install(app)
     for router in ROUTERS:

@@ -57,24 +57,26 @@ def seclude(home: Path, uid: int) -> None:
     if os.getuid() != 0:
         return
     needed = reachable_paths(home)
-    closed = sorted({folder for path in needed for folder in closed_folders(path)})
-    tops = [folder for folder in closed if not any(other in folder.parents for other in closed)]
+    tops = closed_tops(needed)
     if not tops:
         return
     if _libc.unshare(CLONE_NEWNS) != 0:
         fix = "move INVIGILATOR_HOME and the program to folders that others may enter (chmod o+x)"
         raise GuardError(f"user {uid} of guard serve cannot enter it", where=str(tops[0]), fix=fix)
     mount("none", "/", "", MS_REC | MS_SLAVE)
-    for top in tops:
-        cover(top, [path for path in needed if top in path.parents or top == path])
+    while tops:
+        for top in tops:
+            cover(top, outermost(path for path in needed if top in path.parents))
+        # A path that is needed may hold a closed folder that holds another one.
+        tops = closed_tops(needed)
 
 
 def reachable_paths(home: Path) -> list[Path]:
-    """The home, the program's modules and the interpreter; none that lies inside another of them."""
+    """The home, the program's modules and the interpreter."""
     wanted: set[Path] = {home.resolve(), Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()}
     wanted |= {Path(entry).resolve() for entry in sys.path if entry and Path(entry).is_dir()}
     wanted |= set(package_folders())
-    return sorted(p for p in wanted if not any(other in p.parents for other in wanted))
+    return sorted(wanted)
 
 
 def package_folders() -> Iterable[Path]:
@@ -85,6 +87,17 @@ def package_folders() -> Iterable[Path]:
         for room in Path(root).iterdir():
             if room.is_dir():
                 yield room.resolve()
+
+
+def outermost(paths: Iterable[Path]) -> list[Path]:
+    """The paths that lie in no other of them."""
+    found = set(paths)
+    return sorted(path for path in found if not any(other in path.parents for other in found))
+
+
+def closed_tops(needed: Iterable[Path]) -> list[Path]:
+    """The outermost folders above `needed` that others may not enter."""
+    return outermost(folder for path in needed for folder in closed_folders(path))
 
 
 def closed_folders(path: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from invigilator.guard.api import app as application
 from invigilator.guard.api.access import PEER_PREFIX, Access, trusted_uids
 from invigilator.guard.api.gate import StoreGate
+from invigilator.guard.api.outbox import Outbox
 from invigilator.guard.api.privileges import drop, hand_over, seclude
 from invigilator.guard.api.tokens import TokenFile
 from invigilator.guard.api.traffic import Traffic
@@ -93,7 +94,7 @@ def serve(settings: ServeSettings) -> None:
     drop(settings.uid)
     gate = StoreGate(settings.store, opener)
     traffic = Traffic()
-    app = application.create(gate, Access(tokens.find, trusted), traffic)
+    app = application.create(gate, Access(tokens.find, trusted), Outbox(home.store / "outbox"), traffic)
     config = uvicorn.Config(
         app,
         http=PeerProtocol,
