@@ -107,7 +107,7 @@ class _Question:
             "watch": "watched",
             "deny": "denied",
         }
-        tier = "tracepoint" if access != "deny" else "mount" if rule.name == HIDDEN else "apparmor"
+        tier = self._denying_tier(rule.name) if access == "deny" else "tracepoint"
         return self._answer(action, shown, verdict[access], words, where, tier)
 
     def connect(self, target: str, resolve: network.Resolver | None) -> Explanation:
@@ -144,6 +144,12 @@ class _Question:
         where = self._written(("phases", self._phase, "syscalls", *key), ("syscalls", *key))
         words = f"syscalls.{key[0]}"
         return self._answer("syscall", name, "denied", words, where, "seccomp")
+
+    def _denying_tier(self, name: str) -> str:
+        """Mounts hide what is hidden, and cover what the agent is denied in its own mount namespace; what
+        binds the platform's phases only AppArmor can refuse."""
+        by_mount = name == HIDDEN or (self._phase == "agent" and "mount" in self._tiers)
+        return "mount" if by_mount else "apparmor"
 
     def _unclassed(self, action: Literal["read", "write", "exec"], path: bytes) -> Explanation:
         for index, folder in enumerate(self._policy.filesystem.workspace):

@@ -86,6 +86,7 @@ def _nesting(policy: Policy) -> Iterator[Finding]:
             message = f"`{to_text(rule.path)}` is taken literally, with its `*` or `?`"
             yield Finding(rule.where, message, "name the folder: a class holds all below it", "warning")
     yield from _under_hidden(policy)
+    yield from _under_denied(policy)
     classes = protected.PathClasses(policy)
     for index, path in enumerate(files.submission):
         if classes.access(to_bytes(path), "write") == "deny":
@@ -109,6 +110,21 @@ def _under_hidden(policy: Policy) -> Iterator[Finding]:
             if path == cover or path.startswith(cover.rstrip(b"/") + b"/"):
                 message = f"`{to_text(path)}` is never there: `{to_text(cover)}` is hidden"
                 yield Finding(where, message, "remove one of the two")
+
+
+def _under_denied(policy: Policy) -> Iterator[Finding]:
+    """A mount that covers a path covers all below it, whatever the classes there allow."""
+    access = protected.class_access(policy, "agent")
+    denied = [rule for rule in protected.rules(policy) if access[rule.name][0] == "deny"]
+    for rule in protected.rules(policy):
+        read, _ = access[rule.name]
+        cover = next((each for each in denied if rule.path.startswith(each.path + b"/")), None)
+        if read != "deny" and cover is not None and cover.name != protected.HIDDEN:
+            message = (
+                f"`{to_text(rule.path)}` may be read, but below `{to_text(cover.path)}`, "
+                "which may not: what covers that covers it too"
+            )
+            yield Finding(rule.where, message, f"put it outside `{to_text(cover.path)}`", "warning")
 
 
 def _egress(policy: Policy) -> Iterator[Finding]:

@@ -110,6 +110,8 @@ def test_observe_lets_everything_out_but_still_states_its_rules() -> None:
         ("93.184.216.34", 443, TCP, True),
         ("93.184.216.34", 443, UDP, True),
         ("93.184.216.34", 22, TCP, False),
+        ("9.9.9.9", 53, UDP, True),
+        ("10.0.0.2", 53, UDP, False),
         ("2606:4700::1111", 443, TCP, True),
         *[
             (inside, 443, TCP, False)

@@ -80,6 +80,12 @@ def test_a_socket_below_run_is_found_by_its_old_name_too() -> None:
     assert classes.classify(b"/var/run/harness.sock") == "control_socket"
 
 
+def test_a_name_that_only_begins_like_a_link_is_no_alias() -> None:
+    classes = PathClasses(policy(control_socket=["/runner"], system_binary=["/usr/binary"]))
+    assert classes.classify(b"/var/runner") is None
+    assert classes.classify(b"/binary") is None
+
+
 def test_hidden_is_denied_in_every_phase_and_an_inner_class_does_not_leak_out() -> None:
     hidden = Policy(name="t", filesystem=Filesystem(hidden=["/platform"]))
     for phase in ("setup", "agent", "verify"):

@@ -22,7 +22,7 @@ HEAD = "version: 1\nname: mine\nextends: swe-task\n"
     [
         ("agent", "write", "/bin/bash", "watched", "class system_binary", "library/base.yaml", "tracepoint"),
         ("agent", "exec", "/bin/bash", "allowed", "class system_binary", "library/base.yaml", "tracepoint"),
-        ("agent", "read", "/grader/key", "denied", "class grader", "library/swe-task.yaml", "apparmor"),
+        ("agent", "read", "/grader/key", "denied", "class grader", "library/swe-task.yaml", "mount"),
         ("verify", "read", "/grader/key", "allowed", "class grader", "library/swe-task.yaml", "tracepoint"),
         ("setup", "read", "/platform/x", "denied", "filesystem.hidden", "library/swe-task.yaml", "mount"),
         ("agent", "write", "/workspace/a.py", "allowed", "workspace", "library/swe-task.yaml", "tracepoint"),
@@ -65,12 +65,14 @@ def test_explain_names_the_rule_its_line_and_the_tier(
 
 
 def test_a_denial_that_nothing_enforces_is_said_to_be_recorded_only() -> None:
-    policy = library.load_with_places("swe-task")
-    bare = explain.explain(policy, "agent", "read", "/grader/key")
+    policy = library.load_text(HEAD + "phases: {setup: {protected: {reward: {write: deny}}}}\n")
+    bare = explain.explain(policy, "setup", "write", "/logs/verifier/reward.txt")
     assert not bare.enforced
     assert "recorded but not refused: it needs apparmor" in str(bare)
-    full = explain.explain(policy, "agent", "read", "/grader/key", tiers={"apparmor"})
+    assert (bare.place.file, bare.place.line) == ("policy.yaml", 4)
+    full = explain.explain(policy, "setup", "write", "/logs/verifier/reward.txt", tiers={"apparmor"})
     assert full.enforced
+    assert explain.explain(policy, "agent", "write", "/logs/verifier/reward.txt").enforced
 
 
 def test_explain_of_a_mere_observer_refuses_nothing() -> None:

@@ -175,6 +175,12 @@ def test_an_unknown_class_is_a_warning_and_is_watched() -> None:
     assert loaded.policy.filesystem.protected["graders"].read == "watch"
 
 
+def test_a_readable_class_below_an_unreadable_one_is_a_warning() -> None:
+    body = "filesystem: {protected: {grader: [/grader], test: [/grader/public]}}\n"
+    (warning,) = library.load_text(HEAD + body).warnings
+    assert "`/grader/public` may be read, but below `/grader`, which may not" in warning.message
+
+
 def test_a_class_whose_detectors_are_all_disabled_is_a_warning() -> None:
     body = (
         "filesystem: {protected: {reward: [/r]}}\ndetectors: {disabled: [reward_forge, extent_swap_bypass]}\n"
