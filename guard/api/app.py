@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
 
-from invigilator.guard.api import health, incidents, penalties, problem, queries, rollouts, segments
+from invigilator.guard.api import health, incidents, pages, penalties, problem, queries, rollouts, segments
 from invigilator.guard.api.access import Access
 from invigilator.guard.api.gate import StoreGate
 from invigilator.guard.api.outbox import Outbox
@@ -23,6 +23,7 @@ ROUTERS = (
     rollouts.router,
     incidents.router,
     queries.router,
+    pages.router,
 )
 
 
