@@ -16,7 +16,9 @@ _INSIDE = kernel.RESOLVE_IN_ROOT | kernel.RESOLVE_NO_MAGICLINKS
 
 def open_inside(root: int, path: str | bytes, flags: int, mode: int = 0) -> int:
     """A descriptor of `path` as the sandbox's own processes would find it."""
-    return kernel.openat2(root, path, flags | os.O_NOCTTY, _INSIDE, mode)
+    # openat2 refuses O_NOCTTY together with O_PATH, which opens nothing that could become a terminal.
+    terminal = 0 if flags & os.O_PATH else os.O_NOCTTY
+    return kernel.openat2(root, path, flags | terminal, _INSIDE, mode)
 
 
 @contextlib.contextmanager
