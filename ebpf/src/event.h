@@ -151,11 +151,21 @@ struct event {
 	__u8 address[16];  /* IPv6, or IPv4 mapped (::ffff:a.b.c.d) */
 };
 
+/* What the bytes of a string are. */
+enum string_role {
+	STRING_SAID = 0,   /* as the process said it, or text */
+	STRING_OBJECT = 1, /* path from the root of superblock `dev` */
+	STRING_JOINED = 2, /* folder's path from the root of superblock `dev`, NUL, path as the process said it */
+	STRING_ARGV = 3,   /* arguments joined by NUL */
+};
+
 /* A string, sent once on its own ring: the kernel's keyed 128-bit hash of it chose the serial. */
 #define STRING_MAX 4096
 struct string_record {
 	__u32 serial;
-	__u32 length;
-	__u64 hash[2];
+	__u16 length;
+	__u16 slot;
+	__u32 dev;
+	__u32 role;
 	char bytes[];
 };

@@ -1,0 +1,98 @@
+"""Kernel ring buffers as numpy arrays: no event is touched by Python itself.
+
+Layout (kernel/bpf/ringbuf.c): a page with the consumer's position, a page with the producer's, then the data,
+mapped twice in a row so that a record never wraps. Each record has an 8-byte head: its length with a busy and
+a discard bit, and a page offset.
+"""
+
+from __future__ import annotations
+
+import mmap
+import select
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+
+from .events import EVENT, Records
+
+BUSY = np.uint32(1 << 31)
+HEAD_BYTES = 8
+FRAME = np.dtype([("length", "<u4"), ("page", "<u4"), ("event", EVENT)])
+"""One event in the ring; 200 bytes."""
+
+STRING_RECORD = np.dtype(
+    [("serial", "<u4"), ("length", "<u2"), ("slot", "<u2"), ("dev", "<u4"), ("role", "<u4")]
+)
+"""`struct string_record` without its bytes."""
+
+STRING_HEAD = struct.Struct("<IHHII")
+
+
+class Ring:
+    """The reader's end of one ring of `size` bytes."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        page = mmap.PAGESIZE
+        self.fd = fd
+        self.size = size
+        self._consumer_page = mmap.mmap(fd, page)
+        self._pages = mmap.mmap(fd, page + 2 * size, prot=mmap.PROT_READ, offset=page)
+        self._consumed = np.frombuffer(self._consumer_page, np.uint64, 1)
+        self._produced = np.frombuffer(self._pages, np.uint64, 1)
+        self._data = memoryview(self._pages)[page:]
+
+    def produced(self) -> int:
+        """Bytes ever put into the ring."""
+        return int(self._produced[0])
+
+    def waiting(self) -> int:
+        """Bytes not yet taken."""
+        return int(self._produced[0]) - int(self._consumed[0])
+
+    def take_events(self, most: int) -> Records:
+        """At most `most` events in ring order, copied out and given back to the kernel; shape (n,)."""
+        count = min(self.waiting() // FRAME.itemsize, most)
+        at = int(self._consumed[0])
+        frames = np.frombuffer(self._data, FRAME, count, at & (self.size - 1))
+        busy = np.flatnonzero(frames["length"] & BUSY)
+        if len(busy):
+            frames = frames[: busy[0]]
+        taken = np.empty(len(frames), EVENT)
+        taken[:] = frames["event"]
+        self._consumed[0] = at + len(frames) * FRAME.itemsize
+        return taken
+
+    def take_strings(self) -> Iterator[tuple[int, int, int, int, bytes]]:
+        """(serial, slot, device, role, bytes) of every string waiting, until one is still being written."""
+        at, end = int(self._consumed[0]), self.produced()
+        heads = self._data
+        while at < end:
+            offset = at & (self.size - 1)
+            length = int.from_bytes(heads[offset : offset + 4], "little")
+            if length & int(BUSY):
+                break
+            start = offset + HEAD_BYTES
+            serial, size, slot, dev, role = STRING_HEAD.unpack_from(heads, start)
+            start += STRING_RECORD.itemsize
+            yield serial, slot, dev, role, bytes(heads[start : start + size])
+            at += (HEAD_BYTES + length + 7) & ~7
+            self._consumed[0] = at
+
+
+class Waker:
+    """Sleeps until the kernel wakes a reader of one of several rings."""
+
+    def __init__(self, rings: list[Ring]) -> None:
+        self._poller = select.epoll(len(rings))
+        for ring in rings:
+            # Edge-triggered: a ring with something in it would otherwise never let anyone sleep.
+            self._poller.register(ring.fd, select.EPOLLIN | select.EPOLLET)
+
+    def sleep(self, timeout_s: float) -> None:
+        """Until woken, or the time is over."""
+        self._poller.poll(timeout_s)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._poller.close()

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * The kernel's structures, as far as the sensor reads them. Offsets are relocated at load (CO-RE), so only
+ * names and types matter here, and one object serves every kernel from 6.1 on.
+ */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#ifndef NULL
+#define NULL ((void *)0)
+#endif
+
+typedef _Bool bool;
+#define false 0
+#define true 1
+
+#define TS_COMPAT 0x0002              /* arch/x86/include/asm/thread_info.h: in a 32-bit system call */
+#define X32_SYSCALL_BIT 0x40000000    /* arch/x86/include/uapi/asm/unistd.h */
+#define FMODE_WRITE 0x2               /* include/linux/fs.h */
+#define FMODE_CREATED 0x100000
+#define TMPFS_MAGIC 0x01021994        /* include/uapi/linux/magic.h */
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct kernfs_node { __u64 id; };
+struct cgroup_root { int hierarchy_id; };
+struct cgroup;
+struct cgroup_subsys_state { struct cgroup *cgroup; struct cgroup_subsys_state *parent; };
+struct cgroup { struct cgroup_subsys_state self; struct kernfs_node *kn; struct cgroup_root *root; };
+struct css_set { struct cgroup *dfl_cgrp; };
+
+struct qstr { union { struct { __u32 hash; __u32 len; }; __u64 hash_len; }; const unsigned char *name; };
+struct seqcount { unsigned int sequence; };
+typedef struct seqcount seqcount_t;
+struct seqcount_spinlock { seqcount_t seqcount; };
+typedef struct seqcount_spinlock seqcount_spinlock_t;
+struct hlist_bl_node { struct hlist_bl_node *next, **pprev; };
+struct super_block;
+typedef struct { unsigned int val; } kuid_t;
+struct inode {
+	unsigned short i_mode;
+	kuid_t i_uid;
+	struct super_block *i_sb;
+	unsigned long i_ino;
+	unsigned int i_nlink;
+	__u32 i_rdev;
+	long long i_size;
+	__u32 i_generation;
+};
+struct dentry {
+	seqcount_spinlock_t d_seq;
+	struct hlist_bl_node d_hash;
+	struct dentry *d_parent;
+	struct qstr d_name;
+	struct inode *d_inode;
+	struct super_block *d_sb;
+};
+struct super_block { __u32 s_dev; unsigned long s_magic; struct dentry *s_root; };
+struct vfsmount { struct dentry *mnt_root; };
+struct path { struct vfsmount *mnt; struct dentry *dentry; };
+struct file {
+	unsigned int f_mode;
+	void *private_data;
+	struct inode *f_inode;
+	unsigned int f_flags;
+	struct path f_path;
+};
+struct fdtable { unsigned int max_fds; struct file **fd; };
+struct files_struct { struct fdtable *fdt; };
+struct fs_struct { struct path root; struct path pwd; };
+
+typedef struct { int counter; } atomic_t;
+typedef struct { long long counter; } atomic64_t;
+struct signal_struct { atomic_t live; };
+struct cred { kuid_t euid; };
+struct mm_struct { unsigned long arg_start, arg_end; struct file *exe_file; };
+struct thread_info { __u32 status; };
+struct task_struct {
+	struct thread_info thread_info;
+	struct mm_struct *mm;
+	int exit_code;
+	int pid;
+	int tgid;
+	struct task_struct *real_parent;
+	struct task_struct *group_leader;
+	__u64 start_boottime;
+	const struct cred *cred;
+	struct fs_struct *fs;
+	struct files_struct *files;
+	struct signal_struct *signal;
+	struct css_set *cgroups;
+};
+struct linux_binprm { struct file *file; int argc; const char *filename; };
+
+struct pt_regs {
+	unsigned long bp, bx, r10, r9, r8, ax, cx, dx, si, di, orig_ax;
+};
+
+struct in6_addr { union { __u8 u6_addr8[16]; __be32 u6_addr32[4]; } in6_u; };
+struct sock_common {
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	struct in6_addr skc_v6_daddr;
+	atomic64_t skc_cookie;
+};
+struct sock { struct sock_common __sk_common; int sk_err; __u16 sk_protocol; __u16 sk_type; };
+struct unix_sock { struct sock sk; struct path path; struct sock *peer; };
+struct socket { short type; struct sock *sk; };
+struct kernel_siginfo { struct { int si_signo; int si_errno; int si_code; }; };
+struct io_kiocb { __u8 opcode; };
+
+#pragma clang attribute pop
+
+extern void *bpf_rdonly_cast(const void *object, __u32 btf_id) __ksym __weak;
+
+/* Set by the loader where the kernel has bpf_rdonly_cast (6.2): reads are then plain loads, not helper calls. */
+const volatile bool direct_reads;
+
+/* One field of a kernel object whose address was computed; 0 where the address is bad. */
+#define GET(object, field)                                                                             \
+	({                                                                                             \
+		typeof(object) object_ = (object);                                                     \
+		typeof(object_->field) value_;                                                         \
+		__builtin_memset((void *)&value_, 0, sizeof(value_));                                  \
+		if (direct_reads)                                                                      \
+			value_ = ((typeof(object_))bpf_rdonly_cast(                                    \
+					  object_, bpf_core_type_id_kernel(*object_)))->field;         \
+		else                                                                                   \
+			bpf_core_read((void *)&value_, sizeof(value_), &object_->field);               \
+		value_;                                                                                \
+	})

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * Rings, shares of rings, and the count of what was lost.
+ *
+ * A ring is shared by dynamic thresholds (Choudhury and Hahne, 1998): a queue, here one kind of event of one
+ * sandbox, may hold no more than what is still free. One flooding queue gets half of the ring, n of them
+ * n/(n+1), and the rest stays free for those that do not flood.
+ */
+#pragma once
+
+#include "maps.h"
+
+#define RECORD_BYTES (8 + sizeof(struct event))
+
+static __always_inline void count_loss(struct slot *slot, __u32 class, enum loss_reason reason)
+{
+	__sync_fetch_and_add(&slot->lost[class & 7][reason & 3], 1);
+}
+
+static __always_inline bool is_bulk(__u32 kind)
+{
+	switch (kind) {
+	case EVENT_OPEN: case EVENT_GETDENTS: case EVENT_ACCESS: case EVENT_READ: case EVENT_WRITE:
+	case EVENT_SEND: case EVENT_DNS: case EVENT_NET_DENIED: case EVENT_ACCEPT:
+		return true;
+	}
+	return false;
+}
+
+/* Below a quarter full the reader is not woken: it comes by itself. */
+static __always_inline int put(void *ring, __u64 size, struct slot *slot, struct event *e)
+{
+	__u32 kind = e->kind & (KINDS - 1);
+	__u64 held = (__u64)(slot->sent[kind] - slot->seen[kind]) * RECORD_BYTES;
+	__u64 waiting = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
+
+	if (held + waiting > size) {
+		count_loss(slot, e->class, LOSS_OWN_RATE);
+		return -1;
+	}
+	if (bpf_ringbuf_output(ring, e, sizeof(*e), waiting > size / 4 ? 0 : BPF_RB_NO_WAKEUP)) {
+		count_loss(slot, e->class, LOSS_RING);
+		return -1;
+	}
+	__sync_fetch_and_add(&slot->sent[kind], 1);
+	return 0;
+}
+
+/* Give the event its number and send it, or count it as lost. */
+static __always_inline int submit(struct slot *slot, struct event *e)
+{
+	e->seq = __sync_fetch_and_add(&slot->seq, 1) + 1;
+	if (is_bulk(e->kind))
+		return put(&bulk, bulk_size, slot, e);
+	return put(&precious, precious_size, slot, e);
+}
