@@ -21,6 +21,9 @@ from clickhouse_connect.driver import exceptions as ch
 from invigilator.incidents import lock
 
 DATABASE = "invigilator"
+MOST_READERS = 8
+"""Sessions kept open for users' queries, one for each set of limits."""
+
 Parameters = Mapping[str, Any]
 Settings = Mapping[str, str | int]
 
@@ -134,7 +137,7 @@ class Embedded:
     def command(
         self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None
     ) -> None:
-        with _errors(f"the store {self._folder}"):
+        with self._renewing_writer():
             self._writer.command(sql, parameters=parameters, settings=dict(settings or {}))
 
     def insert(self, table: str, columns: list[str], content: bytes, settings: Settings) -> None:
@@ -153,18 +156,36 @@ class Embedded:
             incoming.unlink(missing_ok=True)
 
     def select(self, sql: str, parameters: Parameters | None = None) -> pa.Table:
-        with _errors(f"the store {self._folder}"):
+        with self._renewing_writer():
             return _arrow(self._writer.raw_query(sql, parameters, fmt="ArrowStream"))
 
     def read(self, sql: str, parameters: Parameters | None, limits: Limits) -> pa.Table:
-        with _errors(f"the store {self._folder}"):
-            return _arrow(self._reader(limits).raw_query(sql, parameters, fmt="ArrowStream"))
+        try:
+            with _errors(f"the store {self._folder}"):
+                return _arrow(self._reader(limits).raw_query(sql, parameters, fmt="ArrowStream"))
+        except StoreError:
+            self._drop_reader(limits)
+            raise
 
     def close(self) -> None:
         for client in self._clients:
             client.close()
         self._clients.clear()
         self._lock.release()
+
+    @contextlib.contextmanager
+    def _renewing_writer(self) -> Iterator[None]:
+        """After some failures (memory, seen with chDB 26.9) a session answers the *next* query wrongly: none is
+        used again after a failure."""
+        try:
+            with _errors(f"the store {self._folder}"):
+                yield
+        except StoreError:
+            failed, self._writer = self._writer, self._connect()
+            self._use_database(self._writer)
+            self._clients.remove(failed)
+            failed.close()
+            raise
 
     def _connect(self) -> Any:
         with _errors(f"the store {self._folder}"):
@@ -180,14 +201,20 @@ class Embedded:
     def _reader(self, limits: Limits) -> Any:
         """A session that is read-only for good: once `readonly` is set, nothing in it can be changed."""
         if limits not in self._readers:
-            if len(self._readers) >= 8:
-                self._readers.pop(next(iter(self._readers))).close()
+            if len(self._readers) >= MOST_READERS:
+                self._drop_reader(next(iter(self._readers)))
             client = self._connect()
             self._use_database(client)
             for name, value in limit_settings(limits).items():
                 client.command(f"SET {name} = {_literal(value)}")
             self._readers[limits] = client
         return self._readers[limits]
+
+    def _drop_reader(self, limits: Limits) -> None:
+        client = self._readers.pop(limits, None)
+        if client is not None:
+            self._clients.remove(client)
+            client.close()
 
 
 class Remote:

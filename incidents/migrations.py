@@ -62,8 +62,9 @@ def apply(engine: Engine, folder: Path = SCHEMA) -> list[str]:
     engine.command(LEDGER)
     applied = _applied(engine)
     done = list(_apply_migrations(engine, folder, applied))
+    migrated = bool(done)
     for view in views(folder):
-        if done or applied.get(view.name) != view.checksum:
+        if migrated or applied.get(view.name) != view.checksum:
             for statement in view.statements():
                 engine.command(statement.replace("CREATE VIEW", "CREATE OR REPLACE VIEW", 1))
             _record(engine, view)

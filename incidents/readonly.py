@@ -20,6 +20,7 @@ from typing import Literal
 from invigilator.incidents.engine import DATABASE, StoreError
 
 MAX_LENGTH = 64 << 10
+MAX_DEPTH = 100
 FUNCTIONS = Path(__file__).parent / "queries" / "functions.txt"
 TABLE_FUNCTIONS = frozenset({"numbers", "generate_series", "generateseries", "zeros"})
 
@@ -44,8 +45,8 @@ _LEXER = re.compile(
   | (?P<number>0[xX][0-9A-Fa-f]+ | (?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(?![A-Za-z_])
   | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
   | (?P<string>'(?:[^'\\]|\\.|'')*')
-  | (?P<name>"(?:[^"\\`]|"")+" | `[^`\\"]+`)
-  | (?P<sign><=>|->|::|\|\||<=|>=|<>|!=|==|[-+*/%=<>(),.\[\]?:])
+  | (?P<name>"(?:[^"\\`]|"")+" | `[^`\\"]+`(?!`))
+  | (?P<sign><=>|->|::|\|\||<=|>=|<>|!=|==|/(?!\*)|[-+*%=<>(),.\[\]?:])
     """,
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
@@ -308,6 +309,8 @@ def _check_brackets(tokens: list[Token]) -> None:
     for token in tokens:
         if token.kind == "sign" and token.text in "([":
             opened.append(token.text)
+            if len(opened) > MAX_DEPTH:
+                raise NotAllowedError(f"brackets are nested deeper than {MAX_DEPTH}")
         elif (
             token.kind == "sign"
             and token.text in ")]"
@@ -370,7 +373,7 @@ def _check_tables(tokens: list[Token], tables: frozenset[str]) -> None:
     for at, token in enumerate(tokens):
         if token.kind == "sign":
             if token.text in "([":
-                in_from.append(False)
+                in_from.append(_holds_tables(tokens, at))
             elif token.text in ")]":
                 in_from.pop()
             elif token.text == "," and in_from[-1]:
@@ -384,6 +387,12 @@ def _check_tables(tokens: list[Token], tables: frozenset[str]) -> None:
             in_from[-1] = False
         elif token.word == "in":
             _check_in(tokens, at + 1, tables)
+
+
+def _holds_tables(tokens: list[Token], at: int) -> bool:
+    """Whether the bracket at `at` follows FROM or JOIN, and holds another: `FROM ((SELECT …), …)`."""
+    follows = at > 0 and tokens[at - 1].kind == "word" and tokens[at - 1].word in ("from", "join")
+    return follows and tokens[at + 1].text == "("
 
 
 def _is_array_join(tokens: list[Token], at: int) -> bool:

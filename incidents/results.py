@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+
+from invigilator.incidents.engine import StoreError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,11 +23,18 @@ def select(statement: str, described: pa.Table) -> str:
     `described` is the engine's `DESCRIBE TABLE` of it.
     """
     columns = [(row["name"].decode(), row["type"].decode()) for row in described.to_pylist()]
-    casts = [(name, kind, _readable_type(kind)) for name, kind in columns]
-    if all(kind == wanted for _, kind, wanted in casts):
-        return f"SELECT * FROM ({statement})"
-    shown = [_quote(n) if k == w else f"CAST({_quote(n)} AS {w}) AS {_quote(n)}" for n, k, w in casts]
-    return f"SELECT {', '.join(shown)} FROM ({statement})"
+    names = [name for name, _ in columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise StoreError(f"two columns of the result are named {twice[0]}: give one another name with AS")
+    shown = ", ".join(_show(name, kind, _readable_type(kind)) for name, kind in columns)
+    return f"SELECT {shown} FROM ({statement})"
+
+
+def _show(name: str, kind: str, wanted: str) -> str:
+    # A constant is counted once by the engine's limits however many rows repeat it, unless it is made a column.
+    value = f"materialize({_quote(name)})"
+    return f"{value if kind == wanted else f'CAST({value} AS {wanted})'} AS {_quote(name)}"
 
 
 def _readable_type(kind: str) -> str:
@@ -40,10 +50,8 @@ def readable(table: pa.Table) -> pa.Table:
     """Binary columns as strings; a column that holds a value that is not UTF-8 stays binary."""
     columns, fields = [], []
     for field, column in zip(table.schema, table.columns, strict=True):
-        try:
+        with contextlib.suppress(pa.ArrowInvalid):
             column = column.cast(_text_type(field.type))
-        except pa.ArrowInvalid:
-            pass
         columns.append(column)
         fields.append(pa.field(field.name, column.type))
     return pa.table(columns, schema=pa.schema(fields))
@@ -64,10 +72,13 @@ def _text_type(kind: pa.DataType) -> pa.DataType:
 def to_pandas(table: pa.Table) -> pd.DataFrame:
     """As a data frame. Values that are not UTF-8 are text with surrogate escapes, as Python's file names are:
     `value.encode("utf-8", "surrogateescape")` gives the bytes back."""
+    import pandas as pd  # only here: it is half a second of every other start
+
     frame = table.to_pandas()
     for field in table.schema:
         if pa.types.is_binary(field.type):
-            frame[field.name] = frame[field.name].map(_escape).astype(object)
+            words = [_escape(value) for value in frame[field.name]]
+            frame[field.name] = pd.Series(words, index=frame.index, dtype=object)
     return frame
 
 

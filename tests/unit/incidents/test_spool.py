@@ -15,23 +15,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from spool_samples import BOX, events
 
-from invigilator.ebpf.events import EVENT, EventBatch, Kind
 from invigilator.incidents import segment
 from invigilator.incidents.segment import Segment, SegmentError, SeqRange
 from invigilator.incidents.spool import Spool, SpoolError, SpoolFullError
 from invigilator.incidents.stamp import Origin, events_with_origin
-
-BOX = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
-
-
-def events(n: int, owner: uuid.UUID = BOX, first: int = 1) -> pa.RecordBatch:
-    records = np.zeros(n, EVENT)
-    records["seq"] = np.arange(first, first + n)
-    records["time_ns"] = np.arange(n) + 5
-    records["kind"] = Kind.OPEN
-    records["path"] = np.arange(n) % 3
-    return EventBatch(records, [b"", b"/bin/\xff\n", b"/etc/'\""]).to_arrow(owner.bytes)
 
 
 def test_a_segment_comes_back_as_it_went_in(tmp_path: Path) -> None:
@@ -179,7 +168,7 @@ WRITER = """
 import sys, uuid
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from test_spool import BOX, events
+from spool_samples import BOX, events
 from invigilator.incidents.spool import Spool
 spool = Spool(Path(sys.argv[1]))
 while True:
