@@ -30,8 +30,14 @@ class Change:
     phases: tuple[PhaseName, ...] = ()
 
     def __str__(self) -> str:
-        where = f", in phase {' and '.join(self.phases)}" if 0 < len(self.phases) < len(PHASES) else ""
+        where = _in_phases(self.phases)
         return f"{_SIGNS[self.effect]} {self.text}{where}"
+
+
+def _in_phases(phases: tuple[PhaseName, ...]) -> str:
+    if not phases or len(phases) == len(PHASES):
+        return ""
+    return f", in phase{'s' if len(phases) > 1 else ''} {' and '.join(phases)}"
 
 
 def diff(old: Policy, new: Policy) -> list[Change]:

@@ -113,3 +113,27 @@ def test_any_value_at_any_key_is_a_policy_or_a_policy_error(tree: dict[str, obje
         library.load_text(text)
     except PolicyError as error:
         assert error.message
+
+
+TEXTS = {name: library.read(name) for name in library.list_names()}
+EDIT = st.tuples(st.integers(0, 10_000), st.integers(0, 12), st.sampled_from(WORDS) | st.text(max_size=3))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(sorted(TEXTS)), st.lists(EDIT, min_size=1, max_size=3))
+def test_a_damaged_policy_is_a_policy_or_a_policy_error_within_the_file(
+    name: str, edits: list[tuple[int, int, str]]
+) -> None:
+    text = TEXTS[name]
+    for where, length, inserted in edits:
+        at = where % len(text)
+        text = text[:at] + inserted + text[at + length :]
+    try:
+        library.load_text(text)
+    except PolicyError as error:
+        lines = text.count("\n") + text.count("\r") + text.count("\x85") + text.count("\u2028") + 2
+        assert all(
+            0 <= problem.place.line <= lines
+            for problem in error.problems
+            if problem.place.file == "policy.yaml"
+        )

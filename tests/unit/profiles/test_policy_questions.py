@@ -115,11 +115,11 @@ def test_a_policy_does_not_differ_from_itself(name: str) -> None:
         ("phases: {verify: {syscalls: {deny: [..., mount]}}}", "- system call mount, in phase verify"),
         (
             "network: {default_action: allow}",
-            "+ reaching what no egress rule names, in phase agent and verify",
+            "+ reaching what no egress rule names, in phases agent and verify",
         ),
         (
             "network: {egress: [{name: a, target: a.org, ports: [443]}]}",
-            "+ connecting to a.org, port 443 (tcp), in phase agent and verify",
+            "+ connecting to a.org, port 443 (tcp), in phases agent and verify",
         ),
         (
             "filesystem: {protected: {grader: {read: allow}}}",
