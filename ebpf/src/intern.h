@@ -29,33 +29,46 @@ struct {
 	__type(value, struct interned);
 } known SEC(".maps");
 
-/* Hash scratch->text[TEXT_AT .. TEXT_AT+length] with the two words before it. */
-__noinline int hash_text(__u32 length)
+#define STRIDE 32 /* bytes hashed a step */
+
+static long hash_step(__u32 i, void *unused)
 {
 	struct scratch *s = scratch();
-	__u64 v0, v1, v2, v3, word;
-	__u32 i, words;
+	__u64 v0, v1, v2, v3, *word;
+	int j;
+
+	if (!s)
+		return 1;
+	v0 = s->sip[0], v1 = s->sip[1], v2 = s->sip[2], v3 = s->sip[3];
+	word = (__u64 *)&s->text[within(i * STRIDE, 16383 - (STRIDE - 1))];
+#pragma unroll
+	for (j = 0; j < STRIDE / 8; j++) {
+		v3 ^= word[j];
+		sip_round(v0, v1, v2, v3);
+		v0 ^= word[j];
+	}
+	s->sip[0] = v0, s->sip[1] = v1, s->sip[2] = v2, s->sip[3] = v3;
+	return 0;
+}
+
+/* Hash scratch->text up to TEXT_AT+length, filled up with zeros to whole strides; its head tells the length. */
+static __always_inline int hash_text(__u32 length)
+{
+	struct scratch *s = scratch();
+	__u64 v0, v1, v2, v3, *end;
 
 	if (!s)
 		return 0;
-	length &= 16383;
 	if (length > TEXT_MAX)
 		length = TEXT_MAX;
-	*(__u64 *)&s->text[TEXT_AT + within(length, 16383)] = 0;
-	v0 = hash_key[0] ^ 0x736f6d6570736575ull;
-	v1 = hash_key[1] ^ 0x646f72616e646f6dull ^ 0xee;
-	v2 = hash_key[0] ^ 0x6c7967656e657261ull;
-	v3 = hash_key[1] ^ 0x7465646279746573ull;
-	words = (length + 7) / 8 + 2;
-	for (i = 0; i < TEXT_MAX / 8 + 2; i++) {
-		if (i >= words)
-			break;
-		word = *(__u64 *)&s->text[i * 8];
-		v3 ^= word;
-		sip_round(v0, v1, v2, v3);
-		v0 ^= word;
-	}
-	v2 ^= 0xee;
+	end = (__u64 *)&s->text[TEXT_AT + within(length, 16383)];
+	end[0] = end[1] = end[2] = end[3] = 0;
+	s->sip[0] = hash_key[0] ^ 0x736f6d6570736575ull;
+	s->sip[1] = hash_key[1] ^ 0x646f72616e646f6dull ^ 0xee;
+	s->sip[2] = hash_key[0] ^ 0x6c7967656e657261ull;
+	s->sip[3] = hash_key[1] ^ 0x7465646279746573ull;
+	bpf_loop((TEXT_AT + length + STRIDE - 1) / STRIDE, hash_step, NULL, 0);
+	v0 = s->sip[0], v1 = s->sip[1], v2 = s->sip[2] ^ 0xee, v3 = s->sip[3];
 	sip_round(v0, v1, v2, v3);
 	sip_round(v0, v1, v2, v3);
 	sip_round(v0, v1, v2, v3);

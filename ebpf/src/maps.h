@@ -82,10 +82,11 @@ struct scratch {
 	struct call call;
 	struct event e;
 	__u64 hash[2];
+	__u64 sip[4];
 	__u64 number;
 	union { struct climb climb; struct spell spell; struct gather gather; };
 	__u32 exe_stale;
-	char text[TEXT_AT + TEXT_MAX + 4352];
+	char text[TEXT_AT + 2 * TEXT_MAX + 64] __attribute__((aligned(8)));
 };
 
 struct {
