@@ -75,6 +75,9 @@ class Agent:
     async def run(self, listener: socket.socket) -> None:
         """Serve until the end."""
         threading.stack_size(THREAD_STACK_BYTES)
+        for backend in self._services.backends.values():
+            if (folder := backend.parent_cgroup()) is not None:
+                self._sensor.attach_network(folder)
         self._pipeline.start()
         self._shipper.start()
         self._recover()

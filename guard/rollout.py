@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from invigilator.detectors.engine import Engine
 from invigilator.ebpf.events import Actor, Phase
+from invigilator.ebpf.network import NetRule
 from invigilator.guard import canary
 from invigilator.guard.errors import GuardError
 from invigilator.guard.facts import Recorder
@@ -24,7 +24,6 @@ from invigilator.guard.progress import Progress, Running
 from invigilator.guard.services import Services
 from invigilator.guard.verdict import Course, Evidence, judge, lost_by_class
 from invigilator.incidents.records import Report
-from invigilator.incidents.spool import SpoolError
 from invigilator.incidents.stamp import Origin, wall_offset_ns
 from invigilator.profiles import network
 from invigilator.profiles.policy import Limits, PhaseName
@@ -207,8 +206,10 @@ class Rollout:
         report = failed_report(
             self.order, why, sandbox_id=str(self.sandbox_id), started_at=self._progress.started_at
         )
-        with contextlib.suppress(SpoolError):
+        try:
             self._services.keeper.keep(self.order, report, wall_offset_ns())
+        except Exception:
+            _log.exception("the failure of rollout %s could not be kept", self.order.rollout_id)
         self._services.shipper.wake()
 
     def _require_open(self) -> None:
@@ -275,7 +276,7 @@ class Rollout:
         sensor.set_mounts(self._slot, [(m.dev, m.fs_root, m.mount_point) for m in mounts])
         for name, phase in PHASES.items():
             rules = network.compile(policy, name)
-            sensor.set_network(self._slot, phase, rules.default_allow, rules.rules)
+            sensor.set_network(self._slot, phase, rules.default_allow, [NetRule(*r) for r in rules.rules])
         sensor.arm(self._slot)
         self._facts.canaries_planted(self._canaries, lambda path: (0, 0))
         if self.order.workspace:

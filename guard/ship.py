@@ -76,8 +76,8 @@ class Shipper:
         return self._trouble
 
     def wait_for(self, segment_ids: Collection[uuid.UUID], timeout_s: float) -> bool:
-        """Wait until the store has these segments; False on timeout, or where it has taken nothing for a while:
-        a store that is down must not hold up every verdict."""
+        """Wait until the store has these segments; False on timeout, or where it takes nothing for a while,
+        as a store that is down must not hold up every verdict."""
         wanted = set(segment_ids)
         self.wake()
         deadline = time.monotonic() + timeout_s

@@ -88,7 +88,8 @@ def coverage(policy: Policy, evidence: Evidence) -> dict[str, CoverageState]:
     """Per class, whether all of its events are in the record.
 
     A class that lost events is `degraded`; so are files and network where the policy allows io_uring or a
-    foreign ABI, which go round parts of the system call hook. Losses of no known class degrade all.
+    foreign ABI, which go round parts of the system call hook. Losses that nothing
+    is known of degrade all.
     """
     states: dict[str, CoverageState] = dict.fromkeys(COVERAGE_CLASSES, "ok")
     states["denial"] = "disabled"
@@ -99,6 +100,8 @@ def coverage(policy: Policy, evidence: Evidence) -> dict[str, CoverageState]:
             states[name] = "degraded"
         elif lost:
             states |= _all(states, "degraded")
+    if evidence.loss.unattributed:
+        states |= _all(states, "degraded")
     if not evidence.final or evidence.unjudged:
         states |= _all(states, "failed")
     return states

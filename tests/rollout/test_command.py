@@ -1,0 +1,238 @@
+"""A guarded command behaves as it would without the guard: streams, status, signals, terminal, files."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+
+from conftest import wait_until
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["true"], 0),
+        (["bash", "-c", "exit 42"], 42),
+        (["no-such-command"], 127),
+        (["/no/such/file"], 127),
+        (["/etc/hostname"], 126),
+        (["/usr"], 126),
+        (["bash", "-c", "kill -TERM $$"], 143),
+        (["bash", "-c", "kill -KILL $$"], 137),
+        (["bash", "-c", "kill -SEGV $$"], 139),
+    ],
+)
+def test_the_exit_status_is_the_commands_own(node, command, code):
+    run = node.run(command=command)
+    assert run.code == code, run.said
+    assert run.report["exit"]["code"] == code
+    assert run.report["status"] == "final" and run.report["failure"] is None
+
+
+def test_a_command_past_its_timeout_ends_with_124(node):
+    began = time.monotonic()
+    run = node.run("--timeout", "0.5", command="trap '' TERM; echo begun; while :; do sleep 100; done")
+    assert run.code == 124 and run.report["exit"] == {"code": 124, "reason": "timeout"}
+    assert run.stdout == b"begun\n"
+    assert time.monotonic() - began < 20
+
+
+def test_streams_are_kept_apart_and_whole(node):
+    data = bytes(range(256)) * 8192
+    run = node.run(command="tee >(cat >&2)", stdin=None, input=data)
+    assert run.stdout == data
+    assert run.stderr.startswith(data)
+
+
+def test_arguments_arrive_byte_for_byte(node):
+    words = [b"", b"a b", b"quote'\"", b"new\nline", b"\xff\xfe", b"$HOME", b"*", b"--", b"-x", b"{x}@{y}^"]
+    run = node.run(command=["printf", "%s\\0", *words])
+    assert run.stdout.split(b"\0")[:-1] == words
+
+
+def test_the_environment_is_the_one_asked_for_and_not_the_guards(node):
+    secret = {"MY_SECRET_TOKEN": "xyzzy"}
+    run = node.run("--env", "GREETING=hello = world", command=["env"], environment=secret)
+    assert b"GREETING=hello = world\n" in run.stdout
+    assert b"xyzzy" not in run.stdout and b"INVIGILATOR" not in run.stdout
+
+
+def test_changes_of_the_workspace_come_back_and_the_rest_does_not(node, workspace):
+    done = "cat hello.txt; echo changed > hello.txt; mkdir sub; echo new > sub/new; echo x > /tmp/other"
+    run = node.run("--workspace", workspace, command=done)
+    assert run.code == 0 and run.stdout == b"hello\n", run.said
+    assert (workspace / "hello.txt").read_text() == "changed\n"
+    assert (workspace / "sub" / "new").read_text() == "new\n"
+
+
+def test_with_no_copy_back_the_workspace_stays_as_it_was(node, workspace):
+    run = node.run("--workspace", workspace, "--no-copy-back", command="rm hello.txt; touch new")
+    assert run.code == 0
+    assert [path.name for path in workspace.iterdir()] == ["hello.txt"]
+
+
+def test_setup_and_verify_run_before_and_after_on_stderr_only(node, workspace):
+    run = node.run(
+        *("--workspace", workspace, "--setup", "echo one > log; echo from-setup"),
+        *("--verify", "echo three >> log; cat log; exit 9"),
+        command="echo two >> log; echo mine",
+    )
+    assert run.code == 0 and run.stdout == b"mine\n"
+    assert b"from-setup\n" in run.stderr and b"one\ntwo\nthree\n" in run.stderr
+    assert (workspace / "log").read_text() == "one\ntwo\nthree\n"
+    exits = {phase["name"]: phase["exit"]["code"] for phase in run.report["phases"]}
+    assert exits == {"setup": 0, "agent": 0, "verify": 9}
+
+
+def test_a_failed_setup_is_a_failure_of_the_guards_side(node):
+    run = node.run("--setup", "exit 5", command=["touch", "/tmp/ran"])
+    assert run.code == 125 and "setup" in run.said and "5" in run.said
+    assert run.report["status"] == "failed" and run.report["penalty"]["value"] is None
+
+
+def start(node, tmp_path, script, *options):
+    report = tmp_path / "report.json"
+    command = node.command("run", "--report", report, *options, "--", "bash", "-c", script)
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=node.environment()
+    )
+    assert process.stdout.readline() == b"ready\n", process.stderr.read()
+    return process, report
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_reach_the_command(node, tmp_path, number):
+    script = f"trap 'echo got; exit 77' {number.name[3:]}; echo ready; while :; do sleep 0.05; done"
+    process, report = start(node, tmp_path, script)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (77, b"got\n"), err
+    assert json.loads(report.read_text())["exit"]["code"] == 77
+
+
+def test_an_interrupted_rollout_ends_with_130_and_is_no_verdict(node, tmp_path):
+    process, report = start(node, tmp_path, "echo ready; exec sleep 100")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    told = json.loads(report.read_text())
+    assert told["status"] == "failed" and "SIGINT" in told["failure"]
+    assert told["penalty"]["value"] is None and told["penalty"]["drop"]
+
+
+def test_a_command_deaf_to_interrupts_can_still_be_ended(node, tmp_path):
+    process, _ = start(node, tmp_path, "trap '' INT TERM; echo ready; while :; do sleep 0.05; done")
+    for _ in range(5):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    process.communicate(timeout=30)
+    assert process.returncode == 137
+
+
+class Terminal:
+    """`guard run` on a pseudo-terminal, as a person runs it."""
+
+    def __init__(self, node, *arguments):
+        self.pid, self.master = pty.fork()
+        if self.pid == 0:
+            os.execve(node.command()[0], list(map(str, node.command(*arguments))), node.environment())
+        self.seen = b""
+
+    def size(self, rows, columns):
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def type(self, keys):
+        os.write(self.master, keys)
+
+    def expect(self, text):
+        def seen():
+            if text in self.seen:
+                return True
+            if select.select([self.master], [], [], 0.1)[0]:
+                self.seen += os.read(self.master, 65536)
+            return text in self.seen
+
+        wait_until(seen, 30)
+
+    def end(self):
+        while True:
+            try:
+                part = os.read(self.master, 65536)
+            except OSError:
+                break
+            if not part:
+                break
+            self.seen += part
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.master)
+        return os.waitstatus_to_exitcode(status)
+
+
+def test_a_terminal_is_a_terminal_with_its_size_and_its_changes(node):
+    shell = Terminal(node, "run", "--quiet", "--", "bash", "--norc", "-i")
+    shell.size(33, 111)
+    shell.type(b"tty; stty size\n")
+    shell.expect(b"/dev/pts/")
+    shell.size(44, 122)
+    time.sleep(0.5)
+    shell.type(b"stty size; exit 5\n")
+    shell.expect(b"44 122")
+    assert shell.end() == 5
+
+
+def test_an_interrupt_key_ends_the_command_in_the_terminal_and_not_the_shell(node):
+    shell = Terminal(node, "run", "--quiet", "--", "bash", "--norc", "-i")
+    shell.type(b"echo re''ady; sleep 100\n")
+    shell.expect(b"ready")
+    time.sleep(0.3)
+    shell.type(b"\x03")
+    shell.type(b"echo still-$((40+2)); exit 6\n")
+    shell.expect(b"still-42")
+    assert shell.end() == 6
+
+
+def test_ten_megabytes_of_arguments_are_refused_as_by_a_shell(node):
+    code = (
+        "import sys; from invigilator import SyncSandbox\n"
+        "with SyncSandbox.create(policy='base') as box:\n"
+        "    one = box.exec(['echo', 'x' * 10_000_000])\n"
+        "    many = box.exec(['echo', *['y' * 1000] * 10_000])\n"
+        "    print(one.exit_code, many.exit_code, box.exec('echo alive').stdout, box.verdict().status)\n"
+    )
+    done = subprocess.run(
+        [node.command()[0], "-c", code], env=node.environment(), capture_output=True, timeout=60, check=False
+    )
+    assert done.stdout.split() == [b"126", b"126", b"alive", b"final"], done.stderr
+
+
+def test_paths_of_four_thousand_bytes_and_names_of_any_bytes_come_back(node, workspace):
+    script = (
+        "import os\n"
+        "for name in (b'sp ace', b'new\\nline', b'quo\\'te\\\"', b'\\xff\\xfe', b'{x}@{y}[z]^,', b'-rf'):\n"
+        "    open(b'/workspace/' + name, 'wb').write(name)\n"
+        "os.chdir('/workspace')\n"
+        "for _ in range(16):\n"
+        "    os.mkdir('d' * 240); os.chdir('d' * 240)\n"
+        "open('leaf', 'w').write('deep')\n"
+    )
+    run = node.run("--workspace", workspace, command=["python3", "-c", script])
+    assert run.code == 0, run.said
+    names = {name for name in os.listdir(os.fsencode(workspace))}
+    assert {b"sp ace", b"new\nline", b"quo'te\"", b"\xff\xfe", b"{x}@{y}[z]^,", b"-rf"} <= names
+    deep = workspace.joinpath(*["d" * 240] * 15)
+    folder = os.open(deep, os.O_PATH)
+    try:
+        with open(f"/proc/self/fd/{folder}/{'d' * 240}/leaf") as leaf:
+            assert leaf.read() == "deep"
+    finally:
+        os.close(folder)
