@@ -16,7 +16,6 @@ from typing import Literal
 
 from invigilator.profiles.policy import PhaseName, Policy
 
-
 Actor = Literal["agent", "platform"]
 """Whose command it is: the platform's sees the paths that the policy denies to the agent."""
 
@@ -211,6 +210,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def sweep(self) -> int:
         """Remove what sandboxes of dead agents left behind; the number of sandboxes removed."""
+
+    def parent_cgroup(self) -> Path | None:
+        """The cgroup v2 folder that all of its sandboxes are below; None where they have none here."""
+        return None
 
     def close(self) -> None:  # noqa: B027 (a backend may hold nothing)
         """End every sandbox and give up what the backend holds."""

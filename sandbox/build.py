@@ -38,6 +38,8 @@ def _compile(compiler: str, sources: list[Path], binary: Path) -> None:
     command = [compiler, *FLAGS, "-o", str(unfinished), *map(str, sources)]
     done = subprocess.run(command, capture_output=True, timeout=COMPILE_TIMEOUT_S, check=False)
     if done.returncode != 0:
-        raise UnavailableError(f"the launcher does not compile: {done.stderr.decode(errors='replace')[-2000:]}")
+        raise UnavailableError(
+            f"the launcher does not compile: {done.stderr.decode(errors='replace')[-2000:]}"
+        )
     unfinished.chmod(0o500)
     unfinished.replace(binary)

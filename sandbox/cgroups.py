@@ -41,17 +41,13 @@ class Hierarchies:
         if v2_mount is None:
             raise UnavailableError("no cgroup v2 hierarchy: mount -t cgroup2 none /sys/fs/cgroup/unified")
         controllers = frozenset((v2_mount / "cgroup.controllers").read_text().split())
-        v1 = {
-            name: _below(v1_mounts[name], own.get(name, "/")) for name in CONTROLLERS if name in v1_mounts
-        }
+        v1 = {name: _below(v1_mounts[name], own.get(name, "/")) for name in CONTROLLERS if name in v1_mounts}
         return cls(_below(v2_mount, own.get("", "/")), v2_mount, controllers, v1)
 
     @property
     def missing(self) -> tuple[str, ...]:
         """Controllers that neither hierarchy has."""
-        return tuple(
-            name for name in CONTROLLERS if name not in self.v1 and name not in self.v2_controllers
-        )
+        return tuple(name for name in CONTROLLERS if name not in self.v1 and name not in self.v2_controllers)
 
     @property
     def limits_in_v2(self) -> bool:
@@ -109,7 +105,10 @@ class SandboxCgroups:
 
     def limits_hit(self) -> list[LimitHit]:
         """Memory and pids, where they were reached; value: how often."""
-        counts = (("memory", self.oom_kills(), self.limits.memory_bytes), ("pids", self.pids_refused(), self.limits.pids))
+        counts = (
+            ("memory", self.oom_kills(), self.limits.memory_bytes),
+            ("pids", self.pids_refused(), self.limits.pids),
+        )
         return [
             LimitHit("memory" if name == "memory" else "pids", count, maximum)
             for name, count, maximum in counts
@@ -139,8 +138,8 @@ class Cgroups:
         self._v2 = parent / FAMILY / self.name
         self._v1 = {name: folder / FAMILY / self.name for name, folder in found.v1.items()}
         _make(self._v2)
-        for name, folder in self._v1.items():
-            _make(folder, v1=name)
+        for folder in self._v1.values():
+            _make(folder)
         if found.limits_in_v2:
             for folder in (parent, parent / FAMILY, self._v2):
                 _pass_on(folder, found.v2_controllers)
@@ -188,7 +187,8 @@ class Cgroups:
         wanted = {
             file: value
             for file, value in limits.v2().items()
-            if (controller := file.split(".")[0]) not in self._v1 and controller in self.hierarchies.v2_controllers
+            if (controller := file.split(".")[0]) not in self._v1
+            and controller in self.hierarchies.v2_controllers
         }
         _write_limits(folder, wanted)
 
@@ -234,11 +234,9 @@ def _start_of(pid: int) -> int:
     return int(stat[stat.rindex(")") + 2 :].split()[19])
 
 
-def _make(folder: Path, v1: str = "") -> None:
+def _make(folder: Path) -> None:
     for part in (folder.parent, folder):
         part.mkdir(exist_ok=True)
-        if v1 == "cpuset":  # pragma: no cover
-            continue
 
 
 def _pass_on(folder: Path, controllers: frozenset[str]) -> None:

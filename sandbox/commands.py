@@ -23,6 +23,7 @@ _STARTED, _FAILED, _STOPPED, _ENDED = 1, 2, 3, 4
 _SIGNAL, _RESIZE = 1, 2
 _STAGE_CWD, _STAGE_EXEC = 2, 4
 _TIOCGPTPEER = 0x5441
+Reason = Literal["exited", "signalled", "timeout", "oom", "limit"]
 START_TIMEOUT_S = 30.0
 GRACE_S = 2.0
 END_TIMEOUT_S = 15.0
@@ -176,10 +177,14 @@ class Command(Process):
     def _ended(self, status: int, cut: bool, output: int) -> ExitStatus:
         number = status & 0x7F
         code = 128 + number if number else status >> 8 & 0xFF
-        reason: Literal["exited", "signalled", "timeout", "oom", "limit"] = "signalled" if number else "exited"
+        reason: Literal["exited", "signalled", "timeout", "oom", "limit"] = (
+            "signalled" if number else "exited"
+        )
         if self._timed_out:
             reason = "timeout"
-        elif (number == signal.SIGKILL or code == 128 + signal.SIGKILL) and self._oom_kills() > self._oom_before:
+        elif (
+            number == signal.SIGKILL or code == 128 + signal.SIGKILL
+        ) and self._oom_kills() > self._oom_before:
             reason = "oom"
         return ExitStatus(code, number, reason, output, cut)
 

@@ -9,8 +9,8 @@ from invigilator.profiles.policy import Policy
 from invigilator.sandbox.cgroups import Hierarchies, SandboxCgroups
 
 CAPABILITIES = {
-    "chown": 0, "dac_override": 1, "fowner": 3, "fsetid": 4, "kill": 5, "setgid": 6, "setuid": 7, "setpcap": 8,
-    "net_bind_service": 10, "sys_chroot": 18, "mknod": 27, "audit_write": 29, "setfcap": 31,
+    "chown": 0, "dac_override": 1, "fowner": 3, "fsetid": 4, "kill": 5, "setgid": 6, "setuid": 7,
+    "setpcap": 8, "net_bind_service": 10, "sys_chroot": 18, "mknod": 27, "audit_write": 29, "setfcap": 31,
 }  # fmt: skip
 """Docker's default set without NET_RAW; numbers of <linux/capability.h>."""
 

@@ -1,8 +1,8 @@
 """65,536 user and group ids for each sandbox, used by no other sandbox of this machine at the same time.
 
-They lie in 0x70000000..0x7fffffff, which systemd's allocation table leaves free (Users, Groups, UIDs and GIDs
-on systemd Systems). A block of 16 ranges belongs to the process that holds the abstract socket of its name, so
-that agents on one machine never share one, and a dead agent's ranges are free at once.
+They lie in 0x70000000..0x7fffffff, which systemd's allocation table leaves free ("Users, Groups, UIDs and
+GIDs on systemd Systems"). A block of 16 ranges belongs to the process that holds the abstract socket of its
+name, so that agents on one machine never share one, and a dead agent's ranges are free at once.
 """
 
 from __future__ import annotations

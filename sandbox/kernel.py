@@ -15,7 +15,9 @@ _libc.syscall.restype = ctypes.c_long
 
 # x86-64 and arm64 share the numbers from 424 on (the "generic" table).
 _NR_OPEN_TREE, _NR_FSOPEN, _NR_FSCONFIG, _NR_FSMOUNT, _NR_OPENAT2 = 428, 430, 431, 432, 437
-_NR_SETFSUID, _NR_SETFSGID, _NR_SETGROUPS = (122, 123, 116) if os.uname().machine == "x86_64" else (151, 152, 159)
+_NR_SETFSUID, _NR_SETFSGID, _NR_SETGROUPS = (
+    (122, 123, 116) if os.uname().machine == "x86_64" else (151, 152, 159)
+)
 
 RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
@@ -46,9 +48,7 @@ def _call(number: int, *arguments: object) -> int:
 def openat2(folder: int, path: str | bytes, flags: int, resolve: int, mode: int = 0) -> int:
     """openat2(2): `path` below descriptor `folder`, walked as the RESOLVE_ flags say; a descriptor."""
     how = struct.pack("QQQ", flags | os.O_CLOEXEC, mode, resolve)
-    return _call(
-        _NR_OPENAT2, ctypes.c_int(folder), os.fsencode(path) or b".", how, ctypes.c_size_t(len(how))
-    )
+    return _call(_NR_OPENAT2, ctypes.c_int(folder), os.fsencode(path) or b".", how, ctypes.c_size_t(len(how)))
 
 
 def mount_detached(filesystem: str, source: str, options: dict[str, str | None]) -> int:
@@ -57,15 +57,16 @@ def mount_detached(filesystem: str, source: str, options: dict[str, str | None])
     try:
         for name, value in {"source": source, **options}.items():
             kind = _FSCONFIG_SET_FLAG if value is None else _FSCONFIG_SET_STRING
-            text = None if value is None else value.encode()
-            _call(_NR_FSCONFIG, ctypes.c_int(context), ctypes.c_uint(kind), name.encode(), text, ctypes.c_int(0))
-        _call(
-            _NR_FSCONFIG, ctypes.c_int(context), ctypes.c_uint(_FSCONFIG_CMD_CREATE), None, None, ctypes.c_int(0)
-        )
+            _configure(context, kind, name.encode(), None if value is None else value.encode())
+        _configure(context, _FSCONFIG_CMD_CREATE, None, None)
         flags, attributes = ctypes.c_uint(_FSMOUNT_CLOEXEC), ctypes.c_uint(MOUNT_ATTR_NODEV)
         return _call(_NR_FSMOUNT, ctypes.c_int(context), flags, attributes)
     finally:
         os.close(context)
+
+
+def _configure(context: int, command: int, name: bytes | None, value: bytes | None) -> None:
+    _call(_NR_FSCONFIG, ctypes.c_int(context), ctypes.c_uint(command), name, value, ctypes.c_int(0))
 
 
 def attach_loop(image: int, *, tries: int = 64) -> tuple[int, str]:

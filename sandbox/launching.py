@@ -1,6 +1,6 @@
 """The agent's side of the launcher: one zygote process, and requests to it.
 
-The zygote ends when its control socket closes, so it and all sandboxes end with this process, however it ends.
+The zygote ends when its control socket closes: it and all sandboxes end with this process, however it ends.
 """
 
 from __future__ import annotations

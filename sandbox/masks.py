@@ -120,7 +120,7 @@ class Masks:
             raise SandboxError(f"cannot deny {os.fsdecode(path)}: {error.strerror}") from error
         with files.opened(fd):
             state = os.fstat(fd)
-            real = os.fsencode(os.readlink(f"/proc/self/fd/{fd}"))
+            real = os.fsencode(Path(f"/proc/self/fd/{fd}").readlink())
             return _Target(real, hidden, stat.S_ISDIR(state.st_mode), (state.st_dev, state.st_ino))
 
     def _place(self, root: int, path: bytes) -> int:

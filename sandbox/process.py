@@ -89,6 +89,10 @@ class ProcessBackend(Backend):
         """See the contract."""
         return self._shared.cgroups.sweep()
 
+    def parent_cgroup(self) -> Path:
+        """See the contract."""
+        return self._shared.cgroups.folders[0]
+
     def close(self) -> None:
         """End every sandbox and the zygote."""
         self._shared.launcher.close()
@@ -128,7 +132,9 @@ class ProcessSandbox(Sandbox):
         self._first_id = 0
         self._removed = False
         self._masks: masks.Masks | None = None
-        self._disk_full = 0
+        self.skipped: Sequence[str] = ()
+        """What `copy_back` left behind, each with the reason."""
+        self._baseline: dict[bytes, changes.State] = {}
         try:
             self._prepare()
         except BaseException:
@@ -202,7 +208,9 @@ class ProcessSandbox(Sandbox):
 
     def survivors(self, phase: PhaseName) -> Sequence[int]:
         """See the contract."""
-        return [pid for other in self._groups.leaves if other != phase for pid in self._groups.processes(other)]
+        return [
+            pid for other in self._groups.leaves if other != phase for pid in self._groups.processes(other)
+        ]
 
     def end_processes(self, phase: PhaseName | None = None) -> None:
         """See the contract."""
@@ -212,8 +220,9 @@ class ProcessSandbox(Sandbox):
     def changes(self, under: Sequence[str]) -> Iterator[Change]:
         """See the contract."""
         assert self._layer is not None
-        lowers = [*self._lowers, self._workspace_lower]
-        return changes.differences(self._layer.fd, self._root, lowers, under, self._first_id, self._baseline)
+        walk = changes.Walk(self._root, self._first_id, self._baseline)
+        owner = (self.spec.owner_uid, self.spec.owner_gid) if self.spec.owner_uid else None
+        return changes.differences(self._layer.fd, walk, self._all_lowers, under, owner)
 
     def limits_hit(self) -> Sequence[LimitHit]:
         """See the contract."""
@@ -270,8 +279,16 @@ class ProcessSandbox(Sandbox):
         return self._handle(Slot.ROOT)
 
     @property
+    def _all_lowers(self) -> list[root.Lower]:
+        return [*self._lowers, self._workspace_lower]
+
+    @property
     def _point(self) -> str:
-        return self.spec.policy.filesystem.workspace[0] if self.spec.policy.filesystem.workspace else "/workspace"
+        return (
+            self.spec.policy.filesystem.workspace[0]
+            if self.spec.policy.filesystem.workspace
+            else "/workspace"
+        )
 
     def _handle(self, slot: Slot) -> int:
         if slot not in self._handles.fds or self._removed:
@@ -281,11 +298,9 @@ class ProcessSandbox(Sandbox):
     def _prepare(self) -> None:
         spec, shared = self.spec, self._shared
         limits = limit_compiler.compile(spec.policy)
-        self.skipped: Sequence[str] = ()
-        self._baseline: dict[bytes, tuple[int, int]] = {}
         with self._watch.step("root"):
             self._lowers = self._choose_root()
-            self._workspace_lower = self._choose_workspace()
+            self._workspace_lower: root.Lower = self._choose_workspace()
         with self._watch.step("ids"):
             self._first_id = shared.ids.take()
         with self._watch.step("cgroups"):
@@ -325,8 +340,8 @@ class ProcessSandbox(Sandbox):
     def _plant(self) -> None:
         for canary in self.spec.canaries:
             masks.plant(self._root, canary, self._first_id)
-            state = os.stat(canary.path.lstrip("/"), dir_fd=self._root, follow_symlinks=False)
-            self._baseline[os.fsencode(canary.path)] = (state.st_size, state.st_mtime_ns)
+        assert self._layer is not None
+        self._baseline = changes.snapshot(self._layer.fd, self._all_lowers)
 
     def _command_spec(
         self,
@@ -372,7 +387,9 @@ class ProcessSandbox(Sandbox):
         ends = make_ends(streams, self._handle(Slot.PTS), self._first_id)
         opened = [os.open(groups.leaves[phase], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
         try:
-            opened += [os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for folder in groups.v1.values()]
+            opened += [
+                os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for folder in groups.v1.values()
+            ]
             if on_streams:
                 on_streams(ends.recorded)
             fds = [

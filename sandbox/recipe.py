@@ -1,8 +1,11 @@
-"""The operations that make a sandbox, in order. `launcher/mounts.c` carries them out as the sandbox's init."""
+"""The operations that make a sandbox, in order; `launcher/mounts.c` carries them out as its init."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,7 +25,7 @@ from invigilator.sandbox.root import Lower
 from invigilator.sandbox.spec import Op, Slot, Specification
 
 OVERLAY_OPTIONS = "redirect_dir=on,metacopy=off,index=off,xino=auto"
-"""redirect_dir: renaming a folder works as without the guard. metacopy off: the upper layer has all content."""
+"""redirect_dir: renaming a folder works as without the guard. No metacopy: the upper layer is complete."""
 
 TTY_GROUP = 5
 QUIET = MS_NOSUID | MS_NODEV | MS_NOEXEC
@@ -37,20 +40,20 @@ DEVICE_LINKS = (
 )  # fmt: skip
 PROC_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 PROC_MASKED = (
-    "kcore", "keys", "key-users", "kmsg", "kallsyms", "timer_list", "sched_debug", "latency_stats", "kpagecount",
-    "kpageflags", "kpagecgroup", "vmallocinfo", "slabinfo", "modules", "config.gz", "partitions", "diskstats",
-    "swaps", "iomem", "ioports", "mounts.host",
+    "acpi", "asound", "config.gz", "diskstats", "driver", "interrupts", "iomem", "ioports", "kallsyms",
+    "kcore", "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "modules",
+    "partitions", "sched_debug", "scsi", "slabinfo", "softirqs", "swaps", "timer_list", "timer_stats",
+    "vmallocinfo",
 )  # fmt: skip
-PROC_MASKED_FOLDERS = ("acpi", "scsi", "driver", "sysvipc.host")
+"""What tells of the host, or crashes kernels when read (kpagecgroup). Of these, what only the host's root may
+open needs no cover: the sandbox has no such user."""
 SYS_SHOWN = ("devices/system/cpu", "devices/system/node")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a sandbox is made of. `layer_fd_index`: where the writable layer is among the request's descriptors.
-
-    `workspace_map`: uid and gid maps for the workspace, where they differ from the sandbox's.
-    """
+    """What a sandbox is made of. `workspace_maps`: uid and gid maps for the workspace, where they differ from
+    the sandbox's. `split`: the agent's phases need a mount namespace of their own."""
 
     stage: Path
     first_id: int
@@ -136,7 +139,9 @@ class Recipe:
     def _dev(self, spec: Specification) -> None:
         owner = self.first_id
         spec.folder("/dev", 0o755, owner)
-        spec.mount("tmpfs", "dev", "/dev", MS_NOSUID | MS_NOEXEC, f"mode=755,size=64k,uid={owner},gid={owner}")
+        spec.mount(
+            "tmpfs", "dev", "/dev", MS_NOSUID | MS_NOEXEC, f"mode=755,size=64k,uid={owner},gid={owner}"
+        )
         for name, major, minor in DEVICES:
             spec.add(Op.NODE, f"/dev/{name}", 0o020666, major, minor, owner, owner)
         for name, target in DEVICE_LINKS:
@@ -151,13 +156,13 @@ class Recipe:
         self._mask_proc(spec)
 
     def _mask_proc(self, spec: Specification) -> None:
-        for name in PROC_MASKED:
-            if Path("/proc", name).exists():
-                spec.tree(Slot.TREE + 5, "/dev/null", MOUNT_ATTR_NOSUID)
-                spec.place(Slot.TREE + 5, f"/proc/{name}")
-        for name in PROC_MASKED_FOLDERS:
-            if Path("/proc", name).is_dir():
-                spec.mount("tmpfs", "masked", f"/proc/{name}", MS_RDONLY | QUIET, "size=0,nr_inodes=1,mode=555")
+        files, folders = _to_mask()
+        for name in files:
+            spec.tree(Slot.TREE + 5, "/dev/null", MOUNT_ATTR_NOSUID)
+            spec.place(Slot.TREE + 5, f"/proc/{name}")
+        for name in folders:
+            flags = MS_RDONLY | QUIET
+            spec.mount("tmpfs", "masked", f"/proc/{name}", flags, "size=4k,nr_inodes=1,mode=555")
 
     def _sys(self, spec: Specification) -> None:
         """Not sysfs, which describes the host, but the two folders that language runtimes ask for."""
@@ -178,6 +183,19 @@ class Recipe:
 
 
 _MS_REMOUNT, _MS_BIND = 32, 4096
+
+
+@functools.cache
+def _to_mask() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(files, folders) of /proc on this machine that "other" could read and must not."""
+    files: list[str] = []
+    folders: list[str] = []
+    for name in PROC_MASKED:
+        with contextlib.suppress(OSError):
+            mode = Path("/proc", name).stat().st_mode
+            if mode & 0o004:
+                (folders if stat.S_ISDIR(mode) else files).append(name)
+    return tuple(files), tuple(folders)
 
 
 def workspace_maps(owner_uid: int, owner_gid: int, first_id: int) -> tuple[str, str] | None:

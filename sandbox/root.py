@@ -16,7 +16,7 @@ import shutil
 import stat
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,8 +79,7 @@ class Roots:
             template = self._current[1]
         lowers = [Lower("root", "/", (template / "root",))]
         lowers += [
-            Lower(name, f"/{name}", (template / "hide" / name, Path("/", name)))
-            for name in system_folders()
+            Lower(name, f"/{name}", (template / "hide" / name, Path("/", name))) for name in system_folders()
         ]
         return lowers
 
@@ -133,10 +132,10 @@ def fingerprint(own: Iterable[Path]) -> str:
         "/usr/local/bin", "/usr/lib", "/usr/local", "/usr/share", "/var/lib/dpkg/status",
         "/var/lib/apt/lists", "/var/lib/rpm",
     ]  # fmt: skip
-    for path in watched:
+    for name in watched:
         with contextlib.suppress(OSError):
-            found = os.stat(path)  # noqa: PTH116
-            digest.update(f"{path} {found.st_mtime_ns} {found.st_ino}\n".encode())
+            found = os.stat(name)  # noqa: PTH116
+            digest.update(f"{name} {found.st_mtime_ns} {found.st_ino}\n".encode())
     for path in own:
         digest.update(os.fsencode(path) + b"\0")
     return digest.hexdigest()[:16]
@@ -261,8 +260,9 @@ def _is_system_entry(line: bytes) -> bool:
     return int(fields[2]) < FIRST_HUMAN_ID or int(fields[2]) == NOBODY_ID
 
 
-def _take_tree(original: Path, copy: Path, take: object, left_out: frozenset[str] = frozenset()) -> None:
-    assert callable(take)
+def _take_tree(
+    original: Path, copy: Path, take: Callable[[Path, Path], None], left_out: frozenset[str] = frozenset()
+) -> None:
     for folder, folders, files in os.walk(original):
         inside = Path(folder).relative_to(original)
         target = copy / inside
@@ -314,7 +314,7 @@ def _is_folder(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(file: Path):  # type: ignore[no-untyped-def]
+def _locked(file: Path) -> Iterator[None]:
     fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

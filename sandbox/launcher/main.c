@@ -80,9 +80,23 @@ static void leave(char *const *folders)
 	_exit(0);
 }
 
+/* The command line is what every process of a sandbox can read of its init: keep the words, show none. */
+static char **hide_words(int argc, char **argv)
+{
+	char **words = calloc((size_t)argc + 1, sizeof(*words));
+	char *end = argv[argc - 1] + strlen(argv[argc - 1]);
+
+	for (int i = 0; words && i < argc; i++)
+		if (!(words[i] = strdup(argv[i])))
+			return NULL;
+	memset(argv[0], 0, (size_t)(end - argv[0]));
+	memcpy(argv[0], "init", 4); /* shorter than any name that we are started by */
+	return words;
+}
+
 int main(int argc, char **argv)
 {
-	if (argc < 2)
+	if (argc < 2 || strlen(argv[0]) < 4 || !(argv = hide_words(argc, argv)))
 		return 2;
 	int control = atoi(argv[1]);
 	struct sigaction child = { .sa_handler = on_child, .sa_flags = SA_RESTART | SA_NOCLDSTOP };
