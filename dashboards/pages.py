@@ -1,7 +1,7 @@
 """The web pages as bytes with their headers; whoever serves them only has to send them.
 
-Pages hold no data: their script asks the API with the reader's own token. What agents wrote reaches the page as
-text nodes only, and a strict Content-Security-Policy stands behind that.
+Pages hold no data: their script asks the API with the reader's own token. What agents wrote reaches the
+page as text nodes only, and a strict Content-Security-Policy stands behind that.
 """
 
 from __future__ import annotations

@@ -28,7 +28,16 @@ from invigilator.guard.connection import (
     patiently,
 )
 from invigilator.guard.errors import GuardError, UnreachableError
+from invigilator.guard.research import Invigilator
 from invigilator.incidents.records import PenaltyReason, PolicyVersions
+
+__all__ = [
+    "Invigilator",
+    "PenaltyClient",
+    "PenaltyUnavailableError",
+    "RolloutPenalty",
+    "TooManyUnknownError",
+]
 
 ROLLOUTS_PER_REQUEST = 50_000
 POLL_FIRST_S = 0.1

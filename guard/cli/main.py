@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from invigilator.guard.cli.failures import explain
 
@@ -19,7 +21,18 @@ machine; 4 a service does not answer. `guard run` ends with its command's own st
 EPILOG = """Begin with `guard doctor`, then `guard run --policy swe-task -- bash -c 'echo hello'`.
 Every list prints a table to a terminal and JSON with --json."""
 
+
+class Ordered(TyperGroup):
+    """Commands in the order in which a newcomer needs them, not groups last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, known ones first."""
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+
+
 app = typer.Typer(
+    cls=Ordered,
     name="guard",
     help=HELP,
     epilog=EPILOG,
@@ -43,7 +56,12 @@ MODULES = (
     "token",
     "version",
 )
-"""Each module's `register(app)` adds its commands; they show in this order."""
+"""Each module's `register(app)` adds its commands."""
+
+ORDER = (
+    "doctor", "run", "policy", "incidents", "penalties", "sql", "queries", "replay", "eval", "bench",
+    "up", "down", "status", "agent", "serve", "token", "completion", "version",
+)  # fmt: skip
 
 
 def mount() -> None:

@@ -64,3 +64,13 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return plain(value)
+
+
+def write_bytes(content: bytes) -> None:
+    """Bytes for a program; to a terminal, text that it only shows, line by line."""
+    if not sys.stdout.isatty():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        return
+    for line in content.decode("utf-8", "replace").splitlines():
+        print(plain(line))

@@ -1,5 +1,5 @@
 -- One incident with its evidence.
-SELECT incident_id AS id, kind, channel, severity, outcome, used, intent, confidence, phase, step_id, first_at,
+SELECT incident_id AS id, kind, channel, severity, outcome, use, intent, confidence, phase, step_id, first_at,
        last_at, count, summary, evidence, detector_id, detector_version, attack, monitor_only, counted, weight,
        toString(sandbox_id) AS sandbox_id, run_id, rollout_id, attempt, revision, detection_version,
        penalty_version, review, reviewer

@@ -1,0 +1,34 @@
+"""How commands reach the service, and the options for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from invigilator.guard.research import Invigilator
+
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        help="A guard serve on TCP; its token comes from $INVIGILATOR_TOKEN.",
+        show_default="$INVIGILATOR_SERVE_URL, else this machine's own",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LimitOption = Annotated[int, typer.Option(min=1, help="At most so many rows.")]
+
+
+def client(server: str | None) -> Invigilator:
+    """A client that answers with plain dicts."""
+    from invigilator.guard.research import Invigilator
+
+    return Invigilator(server, frames=False)
+
+
+def chosen(**filters: str | None) -> dict[str, Any]:
+    """The filters that were given."""
+    return {name: value for name, value in filters.items() if value}

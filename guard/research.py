@@ -1,0 +1,198 @@
+"""The record for researchers: SQL, incidents, events and reports, as data frames where pandas is there.
+
+    inv = Invigilator()
+    inv.sql("SELECT kind, count() AS n FROM incidents_current GROUP BY kind ORDER BY n DESC")
+    inv.incidents(kind="canary_read")
+    inv.events(rollout_id="r1", kinds=["exec", "connect"])
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import quote
+
+from invigilator.guard.connection import Address, Ask, Connection, patiently
+from invigilator.incidents.records import Report
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+PATIENCE_S = 15.0
+"""How long a store that is being opened, or is busy, is waited for."""
+PAGE_ROWS = 1000
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+EVENTS_SQL = (
+    "SELECT * FROM events_readable WHERE sandbox_id = {sandbox_id:UUID}"
+    " AND (empty({kinds:String}) OR has(splitByChar(',', {kinds:String}), kind)) ORDER BY seq LIMIT {limit:UInt64}"
+)
+
+
+class Invigilator:
+    """Asks the service for the record. Arguments as of `PenaltyClient`; use it in `with`, or close it.
+
+    Tables are pandas data frames where pandas and pyarrow are installed (`frames` False: never), else lists of
+    dicts. Bytes that are no UTF-8 are surrogate escapes in frames, `\\xNN` in dicts.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        home: Path | None = None,
+        frames: bool | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._connection = Connection(Address.locate(url, token, home))
+        self._patience_s = patience_s
+        able = all(importlib.util.find_spec(name) for name in ("pandas", "pyarrow"))
+        self._frames = able if frames is None else frames
+
+    def sql(self, query: str, **parameters: Any) -> pd.DataFrame | list[dict[str, Any]]:
+        """The result of a SELECT; `parameters` fill its `{name:Type}`. Read-only, at most 100,000 rows, 30 s."""
+        return self._table("/v1/sql", {"query": query, "parameters": parameters})
+
+    def query(self, name: str, **parameters: str) -> pd.DataFrame | list[dict[str, Any]]:
+        """The result of a named query (`queries` lists them)."""
+        return self._table(f"/v1/queries/{quote(name, safe='')}", {"parameters": parameters})
+
+    def queries(self) -> list[dict[str, Any]]:
+        """The named queries: name, summary, parameters, sql."""
+        found: list[dict[str, Any]] = self._get("/v1/queries")["queries"]
+        return found
+
+    def incidents(self, *, limit: int = PAGE_ROWS, **filters: str) -> pd.DataFrame | list[dict[str, Any]]:
+        """Incidents, the latest first. Filters: run_id, rollout_id, kind, severity, outcome, review."""
+        return self._framed(self.listed("incidents", limit, **filters))
+
+    def rollouts(self, *, limit: int = PAGE_ROWS, **filters: str) -> pd.DataFrame | list[dict[str, Any]]:
+        """Rollouts with their penalties, the latest first. Filters: run_id, rollout_id, status."""
+        return self._framed(self.listed("rollouts", limit, **filters))
+
+    def incident(self, incident_id: str) -> dict[str, Any]:
+        """One incident with its evidence and reviews."""
+        return self._get(f"/v1/incidents/{quote(incident_id, safe='')}")
+
+    def review(
+        self,
+        incident_id: str,
+        decision: Literal["confirm", "dismiss", "comment"],
+        comment: str = "",
+        reviewer: str = "",
+    ) -> dict[str, Any]:
+        """Decide on an incident. `reviewer` counts only over the Unix socket; else it is the token's name."""
+        body = {"decision": decision, "comment": comment, "reviewer": reviewer}
+        path = f"/v1/incidents/{quote(incident_id, safe='')}/reviews"
+        found: dict[str, Any] = self._ask(Ask("POST", path, body)).json()
+        return found
+
+    def rollout(
+        self, rollout_id: str, run_id: str | None = None, attempt: int = 0, sandbox_id: str | None = None
+    ) -> Report:
+        """The report on a rollout's latest attempt, or on `attempt`; of one sandbox where it has several."""
+        query = {"attempt": str(attempt)}
+        if run_id is not None:
+            query["run_id"] = run_id
+        if sandbox_id is not None:
+            query["sandbox_id"] = sandbox_id
+        answer = self._ask(Ask("GET", f"/v1/rollouts/{quote(rollout_id, safe='')}", query=query))
+        return Report.model_validate_json(answer.content)
+
+    def events(
+        self,
+        rollout_id: str | None = None,
+        *,
+        sandbox_id: str | None = None,
+        run_id: str | None = None,
+        kinds: Sequence[str] = (),
+        limit: int = 100_000,
+    ) -> pd.DataFrame | list[dict[str, Any]]:
+        """The events of a rollout's sandbox, in order, decoded; only those of `kinds` where given."""
+        if (rollout_id is None) == (sandbox_id is None):
+            raise TypeError("give either rollout_id or sandbox_id")
+        box = sandbox_id or self.rollout(str(rollout_id), run_id).sandbox_id
+        return self.sql(EVENTS_SQL, sandbox_id=box, kinds=",".join(kinds), limit=limit)
+
+    def raw_events(self, sandbox_id: str) -> Iterator[pa.Table]:
+        """The stored events of a sandbox as they were recorded, in order, piece by piece; needs pyarrow."""
+        import pyarrow as pa
+
+        after = 0
+        while True:
+            query = {"after": str(after)}
+            answer = self._ask(Ask("GET", f"/v1/sandboxes/{sandbox_id}/events", query=query, accept=ARROW_STREAM))
+            table = pa.ipc.open_stream(answer.content).read_all()
+            if not table.num_rows:
+                return
+            after = table["seq"][-1].as_py()
+            yield table
+
+    def policy(self, report: Report) -> dict[str, Any]:
+        """The full text of the policy that judged a report, as JSON."""
+        query = report.policy.versions.model_dump()
+        found: dict[str, Any] = self._ask(Ask("GET", "/v1/policies", query=query)).json()["policy"]
+        return found
+
+    def health(self) -> dict[str, Any]:
+        """What the service says of itself; BusyError while its store is down."""
+        return self._get("/v1/health")
+
+    def rendered(self, path: str, body: dict[str, Any], accept: str) -> bytes:
+        """The service's own rendering of a table: `application/json` or `text/csv`."""
+        return self._ask(Ask("POST", path, body, accept=accept)).content
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, ask: Ask) -> Any:
+        return self._connection.run(patiently(ask, time.monotonic() + self._patience_s))
+
+    def _get(self, path: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._ask(Ask("GET", path)).json()
+        return found
+
+    def listed(self, key: Literal["incidents", "rollouts"], limit: int, **filters: str) -> list[dict[str, Any]]:
+        """The rows of a list as dicts, page by page."""
+        rows: list[dict[str, Any]] = []
+        while len(rows) < limit:
+            wanted = min(PAGE_ROWS, limit - len(rows))
+            query = {**filters, "limit": str(wanted), "offset": str(len(rows))}
+            page = self._ask(Ask("GET", f"/v1/{key}", query=query)).json()[key]
+            rows += page
+            if len(page) < wanted:
+                break
+        return rows
+
+    def _table(self, path: str, body: dict[str, Any]) -> pd.DataFrame | list[dict[str, Any]]:
+        if not self._frames:
+            found = self._ask(Ask("POST", path, body)).json()
+            names = [column["name"] for column in found["columns"]]
+            return [dict(zip(names, row, strict=True)) for row in found["rows"]]
+        import pyarrow as pa
+
+        from invigilator.incidents.results import to_pandas
+
+        answer = self._ask(Ask("POST", path, body, accept=ARROW_STREAM))
+        return to_pandas(pa.ipc.open_stream(answer.content).read_all())
+
+    def _framed(self, rows: list[dict[str, Any]]) -> pd.DataFrame | list[dict[str, Any]]:
+        if not self._frames:
+            return rows
+        import pandas as pd
+
+        return pd.DataFrame(rows)
