@@ -46,9 +46,16 @@ def denied(policy: Policy) -> dict[bytes, bool]:
     found = {}
     for rule in protected.rules(policy):
         read, write = access[rule.name]
-        if rule.name != protected.HIDDEN and "deny" in (read, write):
+        if "deny" in (read, write):
             found[rule.path] = read == "deny"
     return found
+
+
+def hidden(policy: Policy) -> list[bytes]:
+    """The paths that shall not be there at all; none where nothing is refused."""
+    if policy.mode == "observe":
+        return []
+    return [rule.path for rule in protected.rules(policy) if rule.name == protected.HIDDEN]
 
 
 def needed(policy: Policy) -> bool:
@@ -80,7 +87,12 @@ class Masks:
     def apply(self, shared: Shared, handles: Handles) -> None:
         """Put in force what is not; called before each command of the agent's."""
         root = handles[Slot.ROOT]
-        wanted = [self._resolve(root, path, hidden) for path, hidden in sorted(denied(self.policy).items())]
+        absent_stay = set(hidden(self.policy))
+        wanted = []
+        for path, covered in sorted(denied(self.policy).items()):
+            target = self._resolve(root, path, covered, make=path not in absent_stay)
+            if target is not None:
+                wanted.append(target)
         missing = [one for one in wanted if self._in_force.get(one.path) != one]
         self._applied = True
         if not missing:
@@ -111,17 +123,19 @@ class Masks:
         self._placeholders.clear()
         self._applied = False
 
-    def _resolve(self, root: int, path: bytes, hidden: bool) -> _Target:
+    def _resolve(self, root: int, path: bytes, covered: bool, *, make: bool) -> _Target | None:
         try:
             fd = files.open_inside(root, path, os.O_PATH)
         except FileNotFoundError:
+            if not make:
+                return None
             fd = self._place(root, path)
         except OSError as error:
             raise SandboxError(f"cannot deny {os.fsdecode(path)}: {error.strerror}") from error
         with files.opened(fd):
             state = os.fstat(fd)
             real = os.fsencode(Path(f"/proc/self/fd/{fd}").readlink())
-            return _Target(real, hidden, stat.S_ISDIR(state.st_mode), (state.st_dev, state.st_ino))
+            return _Target(real, covered, stat.S_ISDIR(state.st_mode), (state.st_dev, state.st_ino))
 
     def _place(self, root: int, path: bytes) -> int:
         """An empty object where there is none: a file where the name looks like a file's, else a folder."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from invigilator.profiles import limits as limit_compiler
 from invigilator.profiles import seccomp
 from invigilator.profiles.policy import PhaseName
-from invigilator.sandbox import build, changes, confinement, files, masks, recipe, root, workspace
+from invigilator.sandbox import build, changes, confinement, files, hidden, masks, recipe, root, workspace
 from invigilator.sandbox.base import (
     Actor,
     Backend,
@@ -308,6 +308,7 @@ class ProcessSandbox(Sandbox):
         with self._watch.step("layer"):
             self._layer = shared.layers.take(limits)
             self._layer.own(self._first_id)
+            hidden.hide(self._layer.fd, self._all_lowers, masks.hidden(spec.policy), self._first_id)
         self._recipe = recipe.Recipe(
             stage=shared.stage,
             first_id=self._first_id,
