@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from invigilator.detectors.base import Codes, Hits, Intent, Mask, Outcome, Rows, Use
-from invigilator.detectors.touches import CHANGE
-from invigilator.ebpf.events import EventBatch, Kind
+from invigilator.detectors.base import Mask, Rows
+from invigilator.detectors.kept import Kept, keep
+from invigilator.detectors.touches import CHANGE, Act, Touches
+from invigilator.ebpf.events import Kind
 from invigilator.profiles.paths import canonical
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 PATHS_MAX = 1 << 18
 """Changed protected paths remembered; past that every change counts as explained."""
+_NEVER = (1 << 64) - 1
 PENDING_PATHS_MAX = 1 << 16
 PENDING_ROWS_MAX = 4
 """Events kept of one path until the comparison."""
@@ -33,6 +35,8 @@ class Ledger:
     def __init__(self) -> None:
         self._changed: dict[bytes, int] = {}
         self._moved: dict[bytes, int] = {}
+        self._made: dict[bytes, int] = {}
+        self._seen: dict[bytes, int] = {}
         self._compared: dict[bytes, tuple[int, tuple[int, int, bytes]]] = {}
         self.ended: set[int] = set()
         """Phases whose end, and so whose comparison, has gone by."""
@@ -47,19 +51,43 @@ class Ledger:
 
     def _observe_changes(self, scene: Scene) -> None:
         touches = scene.touches
-        kinds = scene.r["kind"][touches.row]
-        done = (touches.act & CHANGE) != 0
-        done &= scene.r["result"][touches.row] >= 0
-        folder = (kinds == Kind.RENAME) | (kinds == Kind.MOUNT) | touches.above
-        for ledger, mask in ((self._changed, done), (self._moved, done & folder)):
-            part = touches.where(mask)
-            code = np.where(part.second, scene.r["path2"][part.row], scene.path_field[part.row])
-            _, first = np.unique(code, return_index=True)
-            for at in np.sort(first).tolist():
-                row = int(part.row[at])
-                path = scene.path_of(row, second=bool(part.second[at]))
-                if len(ledger) < PATHS_MAX:
-                    ledger.setdefault(path, int(scene.r["seq"][row]))
+        rows, act = touches.row, touches.act
+        done = scene.r["result"][rows] >= 0
+        changes = done & ((act & CHANGE) != 0)
+        fresh = (act & (Act.CREATE | Act.MAKE_DIR)) != 0
+        folder = np.isin(scene.r["kind"][rows], (Kind.RENAME, Kind.MOUNT)) | touches.above
+        used = done & ~fresh & ((act & (Act.READ | Act.OPENED | Act.WRITE | Act.REMOVE)) != 0)
+        self._note(scene, touches.where(changes), self._changed)
+        self._note(scene, touches.where(changes & folder), self._moved)
+        self._note(scene, touches.where(changes & fresh & scene.judged[rows]), self._made)
+        self._note(scene, touches.where(used), self._seen)
+
+    def _note(self, scene: Scene, touches: Touches, table: dict[bytes, int]) -> None:
+        """Remember the first event of each path."""
+        paths, which = scene.places(touches.row, touches.second)
+        first = np.full(len(paths), np.iinfo(np.uint64).max, np.uint64)
+        np.minimum.at(first, which, scene.r["seq"][touches.row])
+        for at in np.argsort(first, kind="stable").tolist():
+            if len(table) < PATHS_MAX:
+                table.setdefault(paths[at], int(first[at]))
+
+    def made_by_agent(self, scene: Scene, touches: Touches) -> Mask:
+        """Whether the agent made the object's name in an earlier event, where it had not been seen before."""
+        paths, which = scene.places(touches.row, touches.second)
+        made = [self._made.get(path, _NEVER) for path in paths]
+        seen = [self._seen.get(path, _NEVER) for path in paths]
+        since = np.array([m if m < s else _NEVER for m, s in zip(made, seen, strict=True)], np.uint64)
+        verdict: Mask = since[which] < scene.r["seq"][touches.row] if paths else np.zeros(0, np.bool_)
+        return verdict
+
+    def seen_before(self, scene: Scene, touches: Touches) -> Mask:
+        """Whether the object's name was seen in use before the event, and not as something of the agent's."""
+        paths, which = scene.places(touches.row, touches.second)
+        made = [self._made.get(path, _NEVER) for path in paths]
+        seen = [self._seen.get(path, _NEVER) for path in paths]
+        since = np.array([s if s < m else _NEVER for m, s in zip(made, seen, strict=True)], np.uint64)
+        verdict: Mask = since[which] < scene.r["seq"][touches.row] if paths else np.zeros(0, np.bool_)
+        return verdict
 
     def _compare(self, scene: Scene, rows: Rows) -> list[Diff]:
         found = []
@@ -85,8 +113,8 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """One line of a comparison: `row` in the scene and its `seq`, canonical path, `DiffChange`, phase; whether an event
-    explains it; whether an earlier phase's comparison said the same."""
+    """One line of a comparison: `row` in the scene and its `seq`, canonical path, `DiffChange`, phase;
+    whether an event explains it; whether an earlier phase's comparison said the same."""
 
     row: int
     seq: int
@@ -98,40 +126,37 @@ class Diff:
 
 
 class Pending:
-    """Changes by the agent that become proof when the comparison confirms them; the first few of each path."""
+    """Changes by the agent that the comparison may confirm; the first few of each path."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, bytes], list[tuple[int, int]]] = {}
         self._kept: list[Kept] = []
         self._confirmed: set[tuple[int, int]] = set()
 
-    def add(self, scene: Scene, rows: Rows, second: Mask) -> None:
-        """Keep the changes `rows`; `second`: it is the event's second object that changed."""
-        code = np.where(second, scene.r["path2"][rows], scene.path_field[rows]).astype(np.int64) << 1 | second
-        order = np.lexsort((rows, code))
-        ranked = code[order]
-        new = np.ones(len(rows), np.bool_)
-        new[1:] = ranked[1:] != ranked[:-1]
-        starts = np.flatnonzero(new)
+    def add(self, scene: Scene, touches: Touches) -> None:
+        """Keep changes."""
+        rows = touches.row
+        paths, which = scene.places(rows, touches.second)
+        order = np.lexsort((rows, which))
+        ranked = which[order]
+        starts = np.flatnonzero(np.diff(ranked, prepend=-1))
         rank = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
-        chosen = np.sort(order[rank < PENDING_ROWS_MAX])
         kept: list[int] = []
-        for at in chosen.tolist():
-            row = int(rows[at])
-            key = (int(scene.phase[row]), scene.path_of(row, second=bool(second[at])))
+        for at in np.sort(order[rank < PENDING_ROWS_MAX]).tolist():
+            key = (int(scene.phase[rows[at]]), paths[int(which[at])])
             known = self._rows.get(key)
             if known is None and len(self._rows) < PENDING_PATHS_MAX:
                 known = self._rows[key] = []
             if known is not None and len(known) < PENDING_ROWS_MAX:
                 known.append((len(self._kept), len(kept)))
-                kept.append(row)
+                kept.append(int(rows[at]))
         if kept:
             picked = np.array(kept, np.intp)
-            self._kept.append(Kept(compact(scene.batch, picked), scene.phase[picked]))
+            self._kept.append(keep(scene, picked))
 
     def confirm(self, diffs: list[Diff]) -> list[tuple[Kept, Rows]]:
-        """The kept changes, each once, that a line of the same phase confirms: earlier ones, at its path or at
-        a folder above it."""
+        """The kept changes, each once, that a line of the same phase confirms: earlier ones, at its path or
+        at a folder above it."""
         found: dict[int, set[int]] = {}
         for diff in diffs:
             for name in (diff.path, *folders_above(diff.path)):
@@ -154,46 +179,6 @@ class Pending:
 
     def _places(self, found: dict[int, set[int]]) -> list[tuple[Kept, Rows]]:
         return [(self._kept[kept], np.array(sorted(rows), np.intp)) for kept, rows in sorted(found.items())]
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Events kept beyond their batch, and the phase of each."""
-
-    batch: EventBatch
-    phase: Codes
-
-    def hits(
-        self,
-        rows: Rows,
-        confidence: float,
-        outcome: Outcome = Outcome.SUCCESS,
-        intent: Intent = Intent.DELIBERATE,
-        use: Use = Use.NONE,
-    ) -> Hits:
-        """Hold kept events against the sandbox after all."""
-        n = len(rows)
-        return Hits(
-            self.batch,
-            rows,
-            self.phase[rows],
-            np.full(n, outcome, np.uint8),
-            np.full(n, confidence),
-            np.full(n, intent, np.uint8),
-            np.full(n, use, np.uint8),
-            np.zeros(n, np.bool_),
-        )
-
-
-def compact(batch: EventBatch, rows: Rows) -> EventBatch:
-    """Copies of the events `rows` with only the strings that they use."""
-    records = batch.records[rows]
-    codes: dict[int, int] = {0: 0}
-    for name in ("path", "path2", "text", "exe"):
-        used, inverse = np.unique(records[name], return_inverse=True)
-        local = np.array([codes.setdefault(int(code), len(codes)) for code in used], np.uint32)
-        records[name] = local[inverse]
-    return EventBatch(records, [batch.strings[code] for code in codes])
 
 
 def folders_above(path: bytes) -> list[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -102,13 +103,36 @@ class Scene:
         """(code, canonical path) of every distinct string that stands as a path or beside one."""
         return ((code, word.path) for code, word in enumerate(self._words) if word)
 
-    def path_of(self, row: int, *, second: bool = False) -> bytes:
-        """The canonical path of an event's object, through aliases as they stood."""
-        field = self.r["path2"] if second else self.path_field
-        word = self._words[int(field[row])]
-        path = word.path if word else b""
-        follow = int(self.r["kind"][row]) not in LINKS_THEMSELVES
-        return self.context.aliases.lead(path, int(self.r["seq"][row]), follow=follow)
+    def places(self, rows: Rows, second: Mask) -> tuple[list[bytes], Rows]:
+        """The distinct canonical paths of the events' objects, aliases followed as they stood at each event,
+        and which of them is each event's, shape (n,). `second`: of the second object."""
+        code = np.where(second, self.r["path2"][rows], self.path_field[rows]).astype(np.int64)
+        itself = np.isin(self.r["kind"][rows], LINKS_THEMSELVES)
+        key = code << 8 | itself.astype(np.int64) << 7 | self._alias_changes(rows, code)
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        paths = []
+        for at in first.tolist():
+            word = self._words[int(code[at])]
+            path = word.path if word else b""
+            seq = int(self.r["seq"][rows[at]])
+            paths.append(self.context.aliases.lead(path, seq, follow=not itself[at]))
+        return paths, inverse
+
+    def _alias_changes(self, rows: Rows, code: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many changes of an alias in its path lie before each event, at most `CHANGES_MAX`."""
+        changes = np.zeros(len(rows), np.int64)
+        if not len(self.context.aliases) or not len(rows):
+            return changes
+        order = np.argsort(code, kind="stable")
+        edges = np.flatnonzero(np.diff(code[order])) + 1
+        for start, stop in pairwise([0, *edges.tolist(), len(rows)]):
+            part = order[start:stop]
+            word = self._words[int(code[part[0]])]
+            line = self.context.aliases.timeline(word.path) if word else []
+            if line:
+                since = np.array([seq for seq, _ in line], np.uint64)
+                changes[part] = np.searchsorted(since, self.r["seq"][rows[part]])
+        return changes
 
     def hits(
         self,

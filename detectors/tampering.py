@@ -23,7 +23,7 @@ CHANGE_CLASSES = frozenset({EventClass.PROCESS, EventClass.FILE})
 UNSEEN, UNSEEN_AMID_LOSS = 0.9, 0.6
 """Confidence of a change that only the comparison shows; less where events of the sandbox were lost."""
 
-_NOTHING_THERE = [
+NOTHING_THERE = [
     -code
     for code in (
         errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.EINTR, errno.ELOOP,
@@ -41,7 +41,7 @@ def changes(scene: Scene, name: str) -> Touches:
         return touches.where(np.zeros(len(touches), np.bool_))
     rows = touches.row
     mask = (touches.cls == code) & ((touches.act & CHANGE) != 0) & scene.judged[rows]
-    mask &= ~np.isin(scene.r["result"][rows], _NOTHING_THERE)
+    mask &= ~np.isin(scene.r["result"][rows], NOTHING_THERE)
     mask &= ~(((touches.act & Act.COVER) != 0) & scene.own_mounts[rows])
     return touches.where(mask)
 

@@ -1,0 +1,123 @@
+"""What a git command line asks for: which commits it names, and whether it lists what no branch of its own
+holds. Pure functions of argv."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+ABBREVIATION_MIN = 7
+"""Hex digits by which git abbreviates at least (core.abbrev's default)."""
+
+_TAKES_VALUE = frozenset((b"-C", b"-c", b"--git-dir", b"--work-tree", b"--namespace", b"--exec-path"))
+_READS = frozenset(
+    b"show diff log checkout switch restore cherry-pick cat-file merge rebase format-patch archive diff-tree "
+    b"ls-tree rev-list read-tree blame annotate range-diff difftool worktree bundle reset whatchanged clone "
+    b"merge-tree merge-file unpack-file apply am revert shortlog fast-export grep checkout-index".split()
+)
+_LISTS = frozenset(b"reflog fsck lost-found".split())
+_LISTING_COMMANDS = frozenset(
+    b"log rev-list shortlog show whatchanged cat-file clone bundle fast-export grep".split()
+)
+_LISTING = frozenset(
+    b"--all --branches --remotes --glob -g --walk-reflogs --reflog --batch-all-objects --mirror".split()
+)
+_HEX = re.compile(rb"[0-9a-f]{7,64}\Z", re.IGNORECASE)
+_SUFFIX = re.compile(rb"(?:[~^:]|@\{).*", re.DOTALL)
+
+
+@dataclass(slots=True)
+class Future:
+    """The future commits of a sandbox's repositories: id → since which event, ref → since which event."""
+
+    commits: dict[bytes, int] = field(default_factory=dict)
+    refs: dict[bytes, int] = field(default_factory=dict)
+    _heads: dict[bytes, list[bytes]] = field(default_factory=dict)
+
+    def learn(self, commit: bytes, refs: Iterable[bytes], seq: int) -> None:
+        """Take in a commit, and the full names of the refs that point at it."""
+        commit = commit.lower()
+        if commit not in self.commits:
+            self.commits[commit] = seq
+            self._heads.setdefault(commit[:ABBREVIATION_MIN], []).append(commit)
+        for ref in refs:
+            for name in _names_of(ref):
+                self.refs.setdefault(name, seq)
+
+    def named(self, revision: bytes) -> int | None:
+        """Since which event `revision` names a future commit; None where it does not."""
+        if revision in self.refs:
+            return self.refs[revision]
+        if not _HEX.match(revision):
+            return None
+        word = revision.lower()
+        known = [c for c in self._heads.get(word[:ABBREVIATION_MIN], ()) if c.startswith(word)]
+        return min((self.commits[c] for c in known), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`named`: since which event the command line names a future commit and reads it. `lists`: it lists
+    commits beyond HEAD's own history."""
+
+    named: int | None = None
+    lists: bool = False
+
+
+def asked(argv: Sequence[bytes], future: Future) -> Asked:
+    """What `git …` asks for."""
+    command, rest = _command(argv)
+    if command in _LISTS:
+        return Asked(None, True)
+    if command not in _READS:
+        return Asked()
+    since = [s for word in _revisions(rest) if (s := future.named(word)) is not None]
+    lists = command in _LISTING_COMMANDS and any(word.split(b"=")[0] in _LISTING for word in rest)
+    return Asked(min(since, default=None), lists)
+
+
+def _command(argv: Sequence[bytes]) -> tuple[bytes, Sequence[bytes]]:
+    """git's subcommand, and what follows it."""
+    at = 1
+    while at < len(argv):
+        word = argv[at]
+        if word in _TAKES_VALUE:
+            at += 2
+        elif word.startswith(b"-"):
+            at += 1
+        else:
+            return word, argv[at + 1 :]
+    return b"", ()
+
+
+def _revisions(words: Sequence[bytes]) -> Iterator[bytes]:
+    """The revisions that arguments before `--` name: ranges taken apart, suffixes cut."""
+    for word in words:
+        if word == b"--":
+            return
+        if word.startswith(b"-"):
+            word = word.partition(b"=")[2]
+        for part in re.split(rb"\.\.\.?", word):
+            bare = _SUFFIX.sub(b"", part.lstrip(b"^"))
+            if bare:
+                yield bare
+
+
+def _names_of(ref: bytes) -> Iterator[bytes]:
+    """The names by which git knows a ref (gitrevisions(7))."""
+    yield ref
+    if ref.startswith(b"refs/"):
+        short = ref[5:]
+        yield short
+        for prefix in (b"heads/", b"tags/", b"remotes/"):
+            if short.startswith(prefix):
+                yield short[len(prefix) :]
+
+
+def loose_commit(path: bytes, commits: Mapping[bytes, int]) -> int | None:
+    """Since which event `path` is the loose object of a known commit; None where it is none."""
+    head, _, tail = path.rpartition(b"/")
+    name = head[-2:] + tail
+    is_object = head[:-2].endswith(b"/objects/") and len(tail) in (38, 62)
+    return commits.get(name) if is_object else None
