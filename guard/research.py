@@ -1,9 +1,9 @@
 """The record for researchers: SQL, incidents, events and reports, as data frames where pandas is there.
 
-    inv = Invigilator()
-    inv.sql("SELECT kind, count() AS n FROM incidents_current GROUP BY kind ORDER BY n DESC")
-    inv.incidents(kind="canary_read")
-    inv.events(rollout_id="r1", kinds=["exec", "connect"])
+inv = Invigilator()
+inv.sql("SELECT kind, count() AS n FROM incidents_current GROUP BY kind ORDER BY n DESC")
+inv.incidents(kind="canary_read")
+inv.events(rollout_id="r1", kinds=["exec", "connect"])
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ PAGE_ROWS = 1000
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 EVENTS_SQL = (
     "SELECT * FROM events_readable WHERE sandbox_id = {sandbox_id:UUID}"
-    " AND (empty({kinds:String}) OR has(splitByChar(',', {kinds:String}), kind)) ORDER BY seq LIMIT {limit:UInt64}"
+    " AND (empty({kinds:String}) OR has(splitByChar(',', {kinds:String}), kind))"
+    " ORDER BY seq LIMIT {limit:UInt64}"
 )
 
 
 class Invigilator:
     """Asks the service for the record. Arguments as of `PenaltyClient`; use it in `with`, or close it.
 
-    Tables are pandas data frames where pandas and pyarrow are installed (`frames` False: never), else lists of
-    dicts. Bytes that are no UTF-8 are surrogate escapes in frames, `\\xNN` in dicts.
+    Tables are pandas data frames where pandas and pyarrow are installed (`frames` False: never), else lists
+    of dicts. Bytes that are no UTF-8 are surrogate escapes in frames, `\\xNN` in dicts.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Invigilator:
         self._frames = able if frames is None else frames
 
     def sql(self, query: str, **parameters: Any) -> pd.DataFrame | list[dict[str, Any]]:
-        """The result of a SELECT; `parameters` fill its `{name:Type}`. Read-only, at most 100,000 rows, 30 s."""
+        """The result of a SELECT; `parameters` fill its `{name:Type}`. At most 100,000 rows, 30 s."""
         return self._table("/v1/sql", {"query": query, "parameters": parameters})
 
     def query(self, name: str, **parameters: str) -> pd.DataFrame | list[dict[str, Any]]:
@@ -126,7 +127,9 @@ class Invigilator:
         after = 0
         while True:
             query = {"after": str(after)}
-            answer = self._ask(Ask("GET", f"/v1/sandboxes/{sandbox_id}/events", query=query, accept=ARROW_STREAM))
+            answer = self._ask(
+                Ask("GET", f"/v1/sandboxes/{sandbox_id}/events", query=query, accept=ARROW_STREAM)
+            )
             table = pa.ipc.open_stream(answer.content).read_all()
             if not table.num_rows:
                 return
@@ -145,7 +148,8 @@ class Invigilator:
 
     def rendered(self, path: str, body: dict[str, Any], accept: str) -> bytes:
         """The service's own rendering of a table: `application/json` or `text/csv`."""
-        return self._ask(Ask("POST", path, body, accept=accept)).content
+        content: bytes = self._ask(Ask("POST", path, body, accept=accept)).content
+        return content
 
     def close(self) -> None:
         """End the connection."""
@@ -166,7 +170,9 @@ class Invigilator:
         found: dict[str, Any] = self._ask(Ask("GET", path)).json()
         return found
 
-    def listed(self, key: Literal["incidents", "rollouts"], limit: int, **filters: str) -> list[dict[str, Any]]:
+    def listed(
+        self, key: Literal["incidents", "rollouts"], limit: int, **filters: str
+    ) -> list[dict[str, Any]]:
         """The rows of a list as dicts, page by page."""
         rows: list[dict[str, Any]] = []
         while len(rows) < limit:

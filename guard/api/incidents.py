@@ -19,6 +19,9 @@ from invigilator.incidents.records import Review
 from invigilator.incidents.rows import review_rows
 from invigilator.incidents.store import Store
 
+ID_DIGITS_MIN = 6
+"""So many digits of an incident's id name it, where no other begins with them."""
+
 router = APIRouter(prefix="/v1", tags=["incidents"])
 Reviewer = Annotated[Caller, Depends(needs("review"))]
 
@@ -70,13 +73,15 @@ async def incident(request: Request, caller: Reader, incident_id: str) -> dict[s
 
 
 def whole(store: Store, incident_id: str, caller: Caller) -> dict[str, Any]:
-    """The incident with evidence and reviews; 404 where there is none that the caller may see."""
+    """The incident whose id begins so, with evidence and reviews; 404 where the caller may see none."""
     parameters = {"incident_id": incident_id, "monitor_only": int(caller.may("monitor_only"))}
     found = fetch(store, "incident", parameters)
-    if not found:
+    if not found or len(incident_id) < ID_DIGITS_MIN:
         raise ProblemError(404, "no-such-incident", f"there is no incident {incident_id!r}")
+    if len(found) > 1 and found[0]["id"] != incident_id:
+        raise ProblemError(409, "ambiguous-incident", f"several incidents begin with {incident_id!r}")
     evidence = [json.loads(text) for text in found[0]["evidence"]]
-    reviews = fetch(store, "reviews", {"incident_id": incident_id})
+    reviews = fetch(store, "reviews", {"incident_id": found[0]["id"]})
     return {**found[0], "evidence": evidence, "reviews": reviews}
 
 
@@ -94,11 +99,11 @@ async def review(request: Request, caller: Reviewer, incident_id: str, decision:
     )
     gate: StoreGate = request.app.state.gate
     outbox: Outbox = request.app.state.outbox
-    await gate.run(lambda store: keep(store, outbox, made, caller))
-    return made
+    return await gate.run(lambda store: keep(store, outbox, made, caller))
 
 
-def keep(store: Store, outbox: Outbox, made: Review, caller: Caller) -> None:
-    """Store a review of an incident that exists."""
-    whole(store, made.incident_id, caller)
-    outbox.put(store, "reviews", review_rows([made]))
+def keep(store: Store, outbox: Outbox, made: Review, caller: Caller) -> Review:
+    """Store a review of an incident that exists, under the incident's whole id."""
+    meant = made.model_copy(update={"incident_id": whole(store, made.incident_id, caller)["id"]})
+    outbox.put(store, "reviews", review_rows([meant]))
+    return meant

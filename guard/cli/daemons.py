@@ -15,7 +15,68 @@ HomeOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
+    app.command("up")(up)
+    app.command("down")(down)
+    app.command("status")(status)
+    app.command("agent")(agent)
     app.command("serve")(serve)
+
+
+def up() -> None:
+    """Start this node's agent and service and let them stay, until `guard down`.
+
+    Without it every command starts what it needs, and that ends when idle.
+    """
+    from invigilator.guard.daemons import stay
+    from invigilator.guard.home import Home
+
+    for name, what in stay(Home.locate()).items():
+        print(f"{name}: {what}")
+
+
+def down(
+    force: Annotated[
+        bool, typer.Option("--force", help="Even while rollouts run: they end as failed.")
+    ] = False,
+) -> None:
+    """End this node's agent and service. What waits in the spool stays there and is shipped later."""
+    from invigilator.guard.daemons import end
+    from invigilator.guard.home import Home
+
+    for name, what in end(Home.locate(), force=force).items():
+        print(f"{name}: {what}")
+
+
+def status(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Say whether agent and service run, what they do, and what waits. Starts nothing."""
+    from invigilator.guard.cli.output import print_json, print_table
+    from invigilator.guard.daemons import examine
+    from invigilator.guard.home import Home
+
+    found = examine(Home.locate())
+    if json_output:
+        print_json(found)
+        return
+    rows = [(part, name, value) for part, facts in found.items() for name, value in facts.items()]
+    print_table(("part", "what", "is"), rows)
+
+
+def agent(
+    home: HomeOption = None,
+    idle: Annotated[
+        float | None,
+        typer.Option("--idle-timeout", metavar="SECONDS", help="End after so long without a rollout."),
+    ] = None,
+) -> None:
+    """Run the node's agent in the foreground: sensor, sandboxes, detectors. Needs root."""
+    import logging
+
+    from invigilator.guard.agent import run
+    from invigilator.guard.home import Home
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    run(Home.locate(home), idle)
 
 
 def serve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -27,6 +28,10 @@ COLUMNS = (
     "review",
     "summary",
 )
+
+BRIEF = ("incident", "kind", "severity", "outcome", "count", "rollout", "summary")
+"""What fits a terminal."""
+SHOWN_ID = 12
 
 
 class Severity(StrEnum):
@@ -92,14 +97,14 @@ def list_incidents(
     if json_output:
         print_json(found)
         return
-    print_table(COLUMNS, [line(row) for row in found])
+    print_table(COLUMNS, [line(row) for row in found], brief=BRIEF)
 
 
 def line(row: dict[str, Any]) -> tuple[object, ...]:
     """An incident as a line of the table."""
     monitored = " (monitor only)" if row["monitor_only"] else ""
     return (
-        row["id"],
+        row["id"][:SHOWN_ID] if sys.stdout.isatty() else row["id"],
         row["kind"] + monitored,
         row["severity"],
         row["outcome"],
@@ -114,7 +119,9 @@ def line(row: dict[str, Any]) -> tuple[object, ...]:
 
 @group.command()
 def show(
-    incident_id: Annotated[str, typer.Argument(metavar="INCIDENT", help="The incident's id.")],
+    incident_id: Annotated[
+        str, typer.Argument(metavar="INCIDENT", help="Its id, or the first digits of it.")
+    ],
     server: ServerOption = None,
     json_output: JsonOption = False,
 ) -> None:
@@ -142,7 +149,9 @@ def show(
 
 @group.command()
 def review(
-    incident_id: Annotated[str, typer.Argument(metavar="INCIDENT", help="The incident's id.")],
+    incident_id: Annotated[
+        str, typer.Argument(metavar="INCIDENT", help="Its id, or the first digits of it.")
+    ],
     decision: Annotated[Decision, typer.Argument(help="What you decide.")],
     comment: Annotated[str, typer.Option("--comment", "-m", help="Why.")] = "",
     server: ServerOption = None,

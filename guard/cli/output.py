@@ -12,6 +12,10 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206
 """Controls (a terminal obeys ESC and C1), marks that reorder or hide text, and half surrogates."""
 
 
+MIN_WIDTH = 8
+"""Columns that want more share what is left."""
+
+
 def plain(value: object) -> str:
     """`value` as one line of text that a terminal only shows: everything unsafe is written as an escape."""
     if isinstance(value, bytes):
@@ -38,23 +42,32 @@ def _jsonable(value: object) -> object:
     return str(value)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> None:
-    """A table: drawn for a terminal, tab-separated with a header line otherwise."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, brief: Sequence[str] | None = None
+) -> None:
+    """A table: drawn for a terminal, there only its columns in `brief`; else tab-separated and whole."""
     lines = [[_cell(value) for value in row] for row in rows]
     if not sys.stdout.isatty():
         print("\t".join(columns))
         for line in lines:
             print("\t".join(line))
         return
+    shown = [index for index, name in enumerate(columns) if brief is None or name in brief]
+    _draw([columns[index] for index in shown], [[line[index] for index in shown] for line in lines])
+
+
+def _draw(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title) if title else None, header_style="bold")
-    for name in columns:
-        table.add_column(Text(name), overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    for index, name in enumerate(columns):
+        widest = max((len(line[index]) for line in lines), default=0)
+        table.add_column(Text(name), overflow="fold", min_width=min(max(widest, len(name)), MIN_WIDTH))
     for line in lines:
-        table.add_row(*(Text(cell) for cell in line))
+        table.add_row(*map(Text, line))
     Console(markup=False, highlight=False, emoji=False).print(table)
 
 
