@@ -23,16 +23,19 @@ class BuildError(Exception):
     """The kernel programs could not be compiled; the message says what to install or what clang said."""
 
 
-def object_file() -> Path:
-    """Path of the compiled object, compiled now where it is not there yet. `BuildError` says what is missing."""
-    name = f"sensor-{_fingerprint()}.o"
+def object_file(program: str = "sensor") -> Path:
+    """Path of the compiled object of `src/PROGRAM.bpf.c`, compiled now where it is not there yet.
+
+    `BuildError` says what is missing.
+    """
+    name = f"{program}-{_fingerprint()}.o"
     for folder in _folders():
         if (folder / name).is_file():
             return folder / name
     for folder in _folders():
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            return _compile(folder / name)
+            return _compile(program, folder / name)
         except OSError:
             continue
     raise BuildError(f"no folder to keep the compiled sensor in: tried {', '.join(map(str, _folders()))}")
@@ -49,12 +52,12 @@ def _fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
-def _compile(target: Path) -> Path:
+def _compile(program: str, target: Path) -> Path:
     clang = shutil.which("clang") or shutil.which("clang-14")
     if clang is None:
         raise BuildError("clang is missing: apt-get install clang libbpf-dev")
     with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".o") as made:
-        command = [clang, *FLAGS, f"-I{INCLUDES}", "-c", str(SOURCES / "sensor.bpf.c"), "-o", made.name]
+        command = [clang, *FLAGS, f"-I{INCLUDES}", "-c", str(SOURCES / f"{program}.bpf.c"), "-o", made.name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
         if done.returncode:
             hint = " (apt-get install libbpf-dev)" if "bpf/bpf_" in done.stderr else ""
@@ -63,7 +66,7 @@ def _compile(target: Path) -> Path:
         staged = target.with_suffix(f".{os.getpid()}.tmp")
         shutil.copyfile(made.name, staged)
         staged.replace(target)
-    for old in target.parent.glob("sensor-*.o"):
+    for old in target.parent.glob(f"{program}-*.o"):
         if old != target:
             old.unlink(missing_ok=True)
     return target
@@ -71,3 +74,4 @@ def _compile(target: Path) -> Path:
 
 if __name__ == "__main__":
     print(object_file())
+    print(object_file("floor"))
