@@ -24,7 +24,7 @@ DEPTH_MAX = 200
 _BENEATH = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_XDEV
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK_BYTES = 1 << 20
-_TEMPORARY = b".guard-copying-%d"
+_TEMPORARY, _GATHERED = b".guard-copying-%d", b".guard-moving-%d-%d"
 
 
 def check_access(folder: Path, uid: int, gid: int) -> None:
@@ -48,6 +48,7 @@ class CopyBack:
     uid: int
     gid: int
     skipped: list[str] = field(default_factory=list)
+    gathered: dict[bytes, bytes] = field(default_factory=dict)
     depth: int = 0
 
     def folder(self, upper: int, path: bytes) -> None:
@@ -78,19 +79,52 @@ class CopyBack:
             self._skip(here, f"deeper than {DEPTH_MAX} folders")
             return
         with files.opened(os.open(name, _FOLDER, dir_fd=upper)) as inner:
-            moved = _has(inner, "redirect")
-            if moved or _has(inner, "opaque"):
+            if here in self.gathered:
                 self._remove(path, name)
-            self._make_folder(path, name)
-            self.depth += 1
-            if moved:
-                with files.opened(self._merged(here)) as merged:
-                    self.folder(merged, here)
+                self._set_down(self.gathered.pop(here), path, name)
             else:
+                if _has(inner, "opaque"):
+                    self._remove(path, name)
+                self._make_folder(path, name)
+                self.depth += 1
                 self.folder(inner, here)
-            self.depth -= 1
+                self.depth -= 1
         with self._as_user(), files.opened(self._parent(here)) as fd:
             os.fchmod(fd, stat.S_IMODE(state.st_mode) & 0o777)
+
+    def gather(self, upper: int, path: bytes) -> None:
+        """Take renamed folders first, under other names: most of their content lies in the host's folder
+        itself, under the old name, which the changes are about to alter."""
+        with os.scandir(upper) as entries:
+            found = [(os.fsencode(entry.name), entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for name, folder in found:
+            if not folder or self.depth >= DEPTH_MAX:
+                continue
+            here = path + b"/" + name if path else name
+            self.depth += 1
+            with files.opened(os.open(name, _FOLDER, dir_fd=upper)) as inner:
+                if _has(inner, "redirect"):
+                    self._pick_up(here)
+                else:
+                    self.gather(inner, here)
+            self.depth -= 1
+
+    def forget(self) -> None:
+        """Remove what was gathered and found no place."""
+        for name in self.gathered.values():
+            self._remove(b"", name)
+
+    def _pick_up(self, here: bytes) -> None:
+        name = _GATHERED % (os.getpid(), len(self.gathered))
+        self._remove(b"", name)
+        self.gathered[here] = name
+        self._make_folder(b"", name)
+        with files.opened(self._merged(here)) as merged:
+            self.folder(merged, name)
+
+    def _set_down(self, temporary: bytes, path: bytes, name: bytes) -> None:
+        with self._as_user(), files.opened(self._parent(path)) as parent:
+            os.rename(temporary, name, src_dir_fd=self.target, dst_dir_fd=parent)
 
     def _merged(self, here: bytes) -> int:
         """A folder as the sandbox saw it: a renamed one has most of its content in the lower layer."""
@@ -170,7 +204,11 @@ def copy_back(layer_fd: int, root_fd: int, workspace: Lower, uid: int, gid: int)
     with files.opened(target), files.opened(os.open("workspace/upper", _FOLDER, dir_fd=layer_fd)) as upper:
         point = os.fsencode(workspace.mount_point)
         journey = CopyBack(root_fd, point, target, uid, gid)
-        journey.folder(upper, b"")
+        try:
+            journey.gather(upper, b"")
+            journey.folder(upper, b"")
+        finally:
+            journey.forget()
     return journey.skipped
 
 

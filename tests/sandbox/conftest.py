@@ -75,7 +75,9 @@ class Box:
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC) if stdin is None else stdin
         try:
             streams = Streams(null, out[1], err[1])
-            command_ = self.sandbox.execute(command, phase=more.pop("phase", "agent"), streams=streams, **more)
+            command_ = self.sandbox.execute(
+                command, phase=more.pop("phase", "agent"), streams=streams, **more
+            )
         finally:
             os.close(out[1])
             os.close(err[1])

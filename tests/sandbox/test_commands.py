@@ -72,7 +72,9 @@ def test_a_script_without_a_first_line_is_run_by_a_shell(box: Box) -> None:
 
 def test_arguments_of_any_bytes_arrive(box: Box) -> None:
     words = [b"", b" two  spaces ", b"quote'\"", b"new\nline", bytes(range(1, 256)), b"*", b"$HOME"]
-    result = box.run("python3", "-c", "import os,sys; os.write(1, os.fsencode('\\0'.join(sys.argv[1:])))", *words)
+    result = box.run(
+        "python3", "-c", "import os,sys; os.write(1, os.fsencode('\\0'.join(sys.argv[1:])))", *words
+    )
     assert result.out == b"\0".join(words)
 
 
@@ -147,9 +149,14 @@ def test_a_timeout_ends_everything_first_gently(box: Box) -> None:
 
 
 def test_a_background_process_outlives_its_command_and_may_go_on_writing(box: Box) -> None:
-    result = box.sh("(for i in 1 2 3 4 5 6 7 8; do echo more; sleep 0.1; done; echo alive >/tmp/proof) & echo done")
+    result = box.sh(
+        "(for i in 1 2 3 4 5 6 7 8; do echo more; sleep 0.1; done; echo alive >/tmp/proof) & echo done"
+    )
     assert result.code == 0 and b"done" in result.out
-    assert box.sh("for i in $(seq 50); do cat /tmp/proof 2>/dev/null && break; sleep 0.1; done").out == b"alive\n"
+    assert (
+        box.sh("for i in $(seq 50); do cat /tmp/proof 2>/dev/null && break; sleep 0.1; done").out
+        == b"alive\n"
+    )
 
 
 def test_opening_dev_stdout_works(box: Box) -> None:

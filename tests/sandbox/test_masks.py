@@ -155,7 +155,9 @@ def test_canaries_look_like_their_neighbours_and_are_no_change(make_box: MakeBox
     assert age_s > 0.5
     assert list(box.sandbox.changes(["/usr", "/etc"])) == []
     box.sh("echo x >> /etc/answers.json")
-    assert [(one.path, one.change) for one in box.sandbox.changes(["/etc"])] == [(b"/etc/answers.json", "added")]
+    assert [(one.path, one.change) for one in box.sandbox.changes(["/etc"])] == [
+        (b"/etc/answers.json", "added")
+    ]
 
 
 def test_a_sandbox_that_is_gone_says_so(box: Box) -> None:
