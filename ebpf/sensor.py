@@ -288,8 +288,8 @@ class Sensor:
             held = bool((self._pending["slot"] == slot).any())
             return entry.order.watermark(produced, self._lost(slot), held)
 
-    def flush(self, slot: int) -> None:
-        """Put what the OUTPUT and FILE_BYTES sums still hold into the record."""
+    def flush(self, slot: int, phase: Phase = Phase.UNKNOWN) -> None:
+        """Put what the OUTPUT and FILE_BYTES sums still hold into the record, as of `phase`."""
         with self._lock:
             taken = np.zeros(1, TAKEN)
             taken["slot"] = slot
@@ -305,6 +305,8 @@ class Sensor:
                         a2=a2,
                         class_=int(EventClass.OUTPUT),
                         tiers=int(Tier.TRACEPOINT),
+                        phase=int(phase),
+                        origin_phase=int(phase),
                     )
 
     def unregister(self, slot: int) -> None:

@@ -33,6 +33,21 @@ _TICKS_PER_S = 100
 """USER_HZ of x86-64 and arm64 (include/asm-generic/param.h): the unit of starttime in /proc/PID/stat."""
 
 
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """A process that outlived its phase, as it was before it was ended."""
+
+    pid: int
+    start_ns: int
+    phase: Phase
+    command: bytes
+
+    @classmethod
+    def of(cls, pid: int, phase: Phase) -> Survivor:
+        """The process of that id in the host's namespace; `phase` is the one that it began in."""
+        return cls(pid, _start_ns(pid), phase, _command(pid))
+
+
 @dataclass(slots=True)
 class Recorder:
     """Writes facts about one sandbox. `phase` is the one that facts are told of."""
@@ -86,10 +101,17 @@ class Recorder:
                 cls=EventClass.FILE,
             )
 
-    def survivors(self, pids: Sequence[int], *, ended: bool) -> None:
+    def survivors(self, survivors: Sequence[Survivor], *, ended: bool) -> None:
         """Processes of an earlier phase were alive when the phase began."""
-        for pid in pids:
-            self._emit(Kind.SURVIVOR, pid=pid, start_ns=_start_ns(pid), a0=int(ended), cls=EventClass.PROCESS)
+        for one in survivors:
+            self._emit(
+                Kind.SURVIVOR,
+                text=one.command,
+                pid=one.pid,
+                start_ns=one.start_ns,
+                a0=int(ended),
+                origin_phase=int(one.phase),
+            )
 
     def differences(self, sandbox: Sandbox) -> None:
         """Changes of protected paths that no earlier phase's comparison has told of."""
@@ -161,7 +183,8 @@ class Recorder:
         tier: Tier = Tier.AGENT,
         **fields: int,
     ) -> None:
-        numbers = {"phase": int(self.phase), "class": int(cls), "tiers": int(tier), **fields}
+        now = int(self.phase)
+        numbers = {"phase": now, "origin_phase": now, "class": int(cls), "tiers": int(tier), **fields}
         self.sensor.emit(self.slot, kind, path=path, path2=path2, text=text, **numbers)
 
 
@@ -170,6 +193,13 @@ def _content(sandbox: Sandbox, path: bytes) -> bytes:
     try:
         return sandbox.read_file(path.decode("utf-8", "surrogateescape"), canary.READ_MAX_BYTES)
     except (SandboxError, OSError):
+        return b""
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()[:4096].rstrip(b"\0")
+    except OSError:
         return b""
 
 

@@ -14,7 +14,7 @@ from invigilator.ebpf.events import Actor, Phase
 from invigilator.ebpf.network import NetRule
 from invigilator.guard import canary
 from invigilator.guard.errors import GuardError
-from invigilator.guard.facts import Recorder
+from invigilator.guard.facts import Recorder, Survivor
 from invigilator.guard.failed import failed_report
 from invigilator.guard.gitfacts import future_commits
 from invigilator.guard.home import write_atomically
@@ -302,17 +302,20 @@ class Rollout:
             self._facts.limits([LimitHit("output", self._progress.output_bytes, maximum)])
         self._facts.limits(self._box.limits_hit())
 
-    def _end_phase(self, following: PhaseName | None) -> tuple[Sequence[int], bool]:
-        """End the present phase: its survivors' pids, and whether they are kept in `following`."""
+    def _end_phase(self, following: PhaseName | None) -> tuple[Sequence[Survivor], bool]:
+        """End the present phase: its survivors, and whether they are kept in `following`."""
         if self._phase is None:
             return [], True
         ended, box = self._phase, self._box
         rules = self.order.policy.phases.get(following) if following else None
         kept = rules is not None and rules.survivors == "keep"
-        survivors = box.survivors(following) if following else []
+        pids = box.survivors(following) if following else []
+        survivors = [Survivor.of(pid, PHASES[ended]) for pid in pids]
         if not kept:
             box.end_processes(ended)
         self._facts.limits(box.limits_hit())
+        if self._slot is not None:
+            self._services.sensor.flush(self._slot, PHASES[ended])
         self._facts.phase_edge(begins=False)
         self._facts.differences(box)
         if ended == "agent":
@@ -339,7 +342,6 @@ class Rollout:
     def _settle(self, slot: int, watched: Watched) -> Evidence:
         """Wait for the last event, tell of losses, let the store catch up."""
         sensor, pipeline = self._services.sensor, self._services.pipeline
-        sensor.flush(slot)
         self._facts.sensor_losses(sensor.loss(slot))
         final = pipeline.settle(slot, SETTLE_TIMEOUT_S)
         if not final:

@@ -57,7 +57,7 @@ class Session:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._rollout: Rollout | None = None
-        self._running: dict[int, Running] = {}
+        self._commands: dict[int, asyncio.Future[Running]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ttl: asyncio.TimerHandle | None = None
         self._operations: dict[str, Callable[[Body, tuple[int, ...]], Awaitable[Body]]] = {
@@ -136,30 +136,31 @@ class Session:
         rollout, number = self._need(), int(body["id"])
         order = CommandOrder.model_validate(body["order"])
         stdin, stdout, stderr = descriptors
-        running = await self._make(lambda: rollout.execute(order, stdin, stdout, stderr))
-        self._running[number] = running
+        # From before the start: a command may have been heard of, and be signalled, before its start returns.
+        started = self._commands[number] = self._loop.create_future()
         try:
+            running = await self._make(lambda: rollout.execute(order, stdin, stdout, stderr))
+            started.set_result(running)
             await self._channel.send({"id": number, "event": "started", "pid": running.process.pid})
-            result = await self._wait(lambda: rollout.wait(running))
+            return (await self._wait(lambda: rollout.wait(running))).model_dump()
         finally:
-            del self._running[number]
-        return result.model_dump()
+            del self._commands[number]
+            started.cancel()
 
     async def _signal(self, body: Body, _: tuple[int, ...]) -> Body:
-        if running := self._running.get(int(body["exec"])):
+        if running := await self._command(body):
             running.process.signal(int(body["signal"]))
         return {}
 
     async def _resize(self, body: Body, _: tuple[int, ...]) -> Body:
-        if running := self._running.get(int(body["exec"])):
+        if running := await self._command(body):
             running.process.resize(int(body["rows"]), int(body["columns"]))
         return {}
 
     async def _cancel(self, body: Body, _: tuple[int, ...]) -> Body:
-        number = int(body["exec"])
-        if running := self._running.get(number):
+        if running := await self._command(body):
             running.process.signal(signal.SIGTERM)
-            self._loop.call_later(KILL_AFTER_S, self._kill, number)
+            self._loop.call_later(KILL_AFTER_S, self._kill, int(body["exec"]), running)
         return {}
 
     async def _write_file(self, body: Body, _: tuple[int, ...]) -> Body:
@@ -201,8 +202,16 @@ class Session:
         if self._rollout is not None:
             self._loop.run_in_executor(self._floor.waiters, self._rollout.expire)
 
-    def _kill(self, number: int) -> None:
-        if running := self._running.get(number):
+    async def _command(self, body: Body) -> Running | None:
+        """The command that a request is about; None where it has ended, or never began."""
+        started = self._commands.get(int(body["exec"]))
+        if started is None:
+            return None
+        await asyncio.wait([started])
+        return None if started.cancelled() else started.result()
+
+    def _kill(self, number: int, running: Running) -> None:
+        if number in self._commands:
             running.process.signal(signal.SIGKILL)
 
     async def _make(self, action: Callable[[], T]) -> T:
