@@ -87,6 +87,16 @@ static __always_inline __u64 trail_print(struct scratch *s, struct dentry *dentr
 	return 0;
 }
 
+/* A root is "/"; a file without a folder, as of a memfd, is "/" and its name. */
+static __always_inline int root_name(struct scratch *s, struct dentry *dentry)
+{
+	__u32 length = within(GET(dentry, d_name.len), 255);
+
+	s->text[TEXT_AT] = '/';
+	bpf_probe_read_kernel(&s->text[TEXT_AT + 1], length, GET(dentry, d_name.name));
+	return length && s->text[TEXT_AT + 1] != '/' ? length + 1 : 1;
+}
+
 /* Write the dentry's path to scratch->text[TEXT_AT]; its length, at most PATH_BYTES. */
 __noinline int walk(__u64 address)
 {
@@ -99,10 +109,8 @@ __noinline int walk(__u64 address)
 	bpf_loop(DEPTH_MAX, measure_step, NULL, 0);
 	if (!s->climb.done)
 		s->e.flags |= FLAG_PATH_CUT;
-	if (!s->climb.depth) {
-		s->text[TEXT_AT] = '/';
-		return 1;
-	}
+	if (!s->climb.depth)
+		return root_name(s, (struct dentry *)address);
 	total = s->climb.left;
 	s->climb.at = address;
 	bpf_loop(s->climb.depth, copy_step, NULL, 0);

@@ -1,0 +1,169 @@
+"""Sockets: who was spoken to, and what came of it. All on loopback."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from invigilator.ebpf.events import EventClass, Kind
+
+from .conftest import Box
+
+MAPPED = b"\0" * 10 + b"\xff\xff"
+LOCAL4 = MAPPED + bytes([127, 0, 0, 1])
+LOCAL6 = b"\0" * 15 + b"\1"
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        return int(gone.getsockname()[1])
+
+
+def test_connect_that_succeeds(box: Box, server: socket.socket) -> None:
+    port = server.getsockname()[1]
+    told = box.run("socket.create_connection(('127.0.0.1', int(sys.argv[1])))", str(port))
+    event = told.one(Kind.CONNECT)
+    assert (event["family"], event["protocol"]) == (socket.AF_INET, socket.IPPROTO_TCP)
+    assert (event["address"], event["port"], event["result"], event["nr"]) == (LOCAL4, port, 0, 42)
+    assert event["class"] == EventClass.NETWORK
+    assert event["a0"] != 0
+    assert not told.of(Kind.CONNECT_RESULT)
+
+
+def test_connect_that_is_refused(box: Box) -> None:
+    port = closed_port()
+    told = box.run("s = socket.socket(); print(s.connect_ex(('127.0.0.1', int(sys.argv[1]))))", str(port))
+    event = told.one(Kind.CONNECT)
+    assert (event["address"], event["port"]) == (LOCAL4, port)
+    assert event["result"] == -errno.ECONNREFUSED == -int(told.output)
+
+
+@pytest.mark.parametrize("open_port", [True, False])
+def test_result_of_a_connect_that_did_not_wait(box: Box, server: socket.socket, open_port: bool) -> None:
+    port = server.getsockname()[1] if open_port else closed_port()
+    told = box.run(
+        "import select\ns = socket.socket(); s.setblocking(False)\n"
+        "s.connect_ex(('127.0.0.1', int(sys.argv[1]))); select.select([], [s], [], 5)",
+        str(port),
+    )
+    event = told.one(Kind.CONNECT)
+    assert event["result"] == -errno.EINPROGRESS
+    result = told.one(Kind.CONNECT_RESULT)
+    assert result["a0"] == event["a0"] != 0
+    assert result["result"] == (0 if open_port else -errno.ECONNREFUSED)
+    assert (result["address"], result["port"], result["pid"]) == (LOCAL4, port, told.pid)
+    assert result["seq"] > event["seq"]
+
+
+def test_connect_over_ipv6_and_mapped(box: Box) -> None:
+    told = box.run(
+        "s = socket.socket(socket.AF_INET6); s.connect_ex(('::1', 9)); s = socket.socket(socket.AF_INET6)\n"
+        "s.connect_ex(('::ffff:127.0.0.1', 9))"
+    )
+    first, second = told.of(Kind.CONNECT)
+    assert (first["family"], first["address"], first["port"]) == (socket.AF_INET6, LOCAL6, 9)
+    assert (second["family"], second["address"]) == (socket.AF_INET6, LOCAL4)
+
+
+def test_connect_to_a_unix_socket_names_its_file(box: Box, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(bytes(tmp_path / "ctl"))
+        listening.listen()
+        told = box.run(
+            "os.chdir(sys.argv[1]); s = socket.socket(socket.AF_UNIX); s.connect('ctl')\n"
+            "socket.socket(socket.AF_UNIX).connect_ex('none'); socket.socket(socket.AF_UNIX).connect_ex('\\0abs')",
+            tmp_path,
+        )
+        done, failed, abstract = told.of(Kind.CONNECT)
+        assert (done["path"], done["path2"], done["family"]) == (
+            bytes(tmp_path / "ctl"),
+            b"ctl",
+            socket.AF_UNIX,
+        )
+        assert done["ino"] == (tmp_path / "ctl").stat().st_ino
+        assert (failed["path"], failed["result"]) == (bytes(tmp_path / "none"), -errno.ENOENT)
+        assert (abstract["path2"], abstract["result"]) == (b"\0abs", -errno.ECONNREFUSED)
+
+
+SENDS = {
+    "sendto": "s.sendto(b'hello', ('127.0.0.1', 9))",
+    "sendmsg": "s.sendmsg([b'hello'], [], 0, ('127.0.0.1', 9))",
+}
+
+
+@pytest.mark.parametrize("how", sorted(SENDS))
+def test_datagram_names_its_destination(box: Box, how: str) -> None:
+    told = box.run(f"s = socket.socket(type=socket.SOCK_DGRAM); {SENDS[how]}")
+    event = told.one(Kind.SEND)
+    assert (event["address"], event["port"], event["protocol"]) == (LOCAL4, 9, socket.IPPROTO_UDP)
+    assert (event["a0"], event["result"]) == (5, 5)
+
+
+QUERY = (
+    "q = struct.pack('>HHHHHH', 7, 0x100, 1, 0, 0, 0) + b'\\3www\\7example\\3org\\0' + struct.pack('>HH', 28, 1)\n"
+    "s = socket.socket(type=socket.SOCK_DGRAM)\n"
+)
+ASKS = {
+    "sendto": "s.sendto(q, ('127.0.0.1', 53))",
+    "send on a connected socket": "s.connect(('127.0.0.1', 53)); s.send(q)",
+    "write on a connected socket": "s.connect(('127.0.0.1', 53)); os.write(s.fileno(), q)",
+    "sendmsg": "s.sendmsg([q], [], 0, ('127.0.0.1', 53))",
+    "sendmmsg": (
+        "s.connect(('127.0.0.1', 53)); b = ctypes.create_string_buffer(q, len(q))\n"
+        "v = ctypes.create_string_buffer(struct.pack('QQ', ctypes.addressof(b), len(q)))\n"
+        "m = struct.pack('QIIQQQQiI', 0, 0, 0, ctypes.addressof(v), 1, 0, 0, 0, 0)\n"
+        "m += bytes(64 - len(m)); call(307, s.fileno(), m, 1, 0)"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", sorted(ASKS))
+def test_dns_name_asked_for(box: Box, how: str) -> None:
+    told = box.run(QUERY + ASKS[how])
+    event = told.one(Kind.DNS)
+    assert (event["text"], event["a0"]) == (b"www.example.org", 28)
+    assert (event["address"], event["port"], event["protocol"]) == (LOCAL4, 53, socket.IPPROTO_UDP)
+
+
+def test_dns_of_garbage_and_of_the_longest_name(box: Box) -> None:
+    told = box.run(
+        QUERY + "s.connect(('127.0.0.1', 53))\n"
+        "try: s.send(bytes(12) + b'\\xff' * 300)\nexcept OSError: pass\n"
+        "n = (b'\\x3f' + b'a' * 63) * 3 + b'\\x3d' + b'b' * 61 + b'\\0'\n"
+        "try: s.send(q[:12] + n + q[-4:])\nexcept OSError: s.send(q[:12] + n + q[-4:])"
+    )
+    names = {e["text"] for e in told.of(Kind.DNS)}
+    assert names == {b".".join([b"a" * 63] * 3 + [b"b" * 61])}
+
+
+def test_bind_listen_accept(box: Box) -> None:
+    told = box.run(
+        "l = socket.socket(); l.bind(('127.0.0.1', 0)); l.listen(5); print(l.getsockname()[1])\n"
+        "c = socket.create_connection(l.getsockname()); l.accept(); print(c.getsockname()[1])"
+    )
+    port, peer = map(int, told.output.split())
+    bind, listen, accept = told.one(Kind.BIND), told.one(Kind.LISTEN), told.one(Kind.ACCEPT)
+    assert (bind["address"], bind["port"], bind["result"]) == (LOCAL4, 0, 0)
+    assert (listen["a0"], listen["port"], listen["protocol"]) == (5, port, socket.IPPROTO_TCP)
+    assert (accept["address"], accept["port"], accept["a0"]) == (LOCAL4, peer, port)
+
+
+def test_raw_and_packet_sockets_only(box: Box) -> None:
+    told = box.run(
+        "socket.socket(); socket.socket(type=socket.SOCK_DGRAM); socket.socket(type=socket.SOCK_RAW, proto=1)\n"
+        "socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 8); os.setuid(65534)\n"
+        "try: socket.socket(type=socket.SOCK_RAW, proto=1)\nexcept OSError: pass"
+    )
+    raw, packet, refused = told.of(Kind.SOCKET)
+    assert (raw["a0"], raw["a1"] & 15, raw["protocol"]) == (socket.AF_INET, socket.SOCK_RAW, 1)
+    assert (packet["family"], packet["a1"] & 15) == (socket.AF_PACKET, socket.SOCK_DGRAM)
+    assert refused["result"] == -errno.EPERM
