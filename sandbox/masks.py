@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -82,7 +83,13 @@ class Masks:
     _in_force: dict[bytes, _Target] = field(default_factory=dict)
     _pinned: set[bytes] = field(default_factory=set)
     _placeholders: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    _made: set[bytes] = field(default_factory=set)
     _applied: bool = False
+
+    @property
+    def made(self) -> Set[bytes]:
+        """Paths of placeholders and of the folders made for them: no change of the sandbox's."""
+        return self._made
 
     def apply(self, shared: Shared, handles: Handles) -> None:
         """Put in force what is not; called before each command of the agent's."""
@@ -121,6 +128,7 @@ class Masks:
                 elif state.st_size == 0:
                     os.unlink(name, dir_fd=parent)
         self._placeholders.clear()
+        self._made.clear()
         self._applied = False
 
     def _resolve(self, root: int, path: bytes, covered: bool, *, make: bool) -> _Target | None:
@@ -140,6 +148,7 @@ class Masks:
     def _place(self, root: int, path: bytes) -> int:
         """An empty object where there is none: a file where the name looks like a file's, else a folder."""
         folder, _, name = path.rpartition(b"/")
+        self._made |= _missing(root, path)
         with files.opened(files.make_folders(root, folder, self.owner)) as parent:
             try:
                 if b"." in name.lstrip(b"."):
@@ -186,6 +195,19 @@ class Masks:
 
 def _folder(root: int, path: bytes) -> int:
     return files.open_inside(root, path or b"/", os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _missing(root: int, path: bytes) -> set[bytes]:
+    """Those of a path and the folders on its way that are not there."""
+    missing = set()
+    while path:
+        try:
+            os.close(files.open_inside(root, path, os.O_PATH))
+            break
+        except FileNotFoundError:
+            missing.add(path)
+        path = path.rpartition(b"/")[0]
+    return missing
 
 
 def plant(root: int, canary: CanaryFile, owner: int) -> None:
