@@ -1,4 +1,4 @@
-"""Real rollouts: the real agent, sensor, sandboxes, detectors and store, in a state folder of the tests' own."""
+"""Real rollouts: agent, sensor, sandboxes, detectors and store, in a state folder of the tests' own."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ class Node:
             **options,
         )
 
-    def run(self, *arguments: str | bytes | Path, command: Sequence[str | bytes] | str, **options: Any) -> Run:
+    def run(
+        self, *arguments: str | bytes | Path, command: Sequence[str | bytes] | str, **options: Any
+    ) -> Run:
         """`guard run … -- command`, with its report."""
         self._count += 1
         report = self.reports / f"{self._count}.json"

@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-
 from conftest import ROOT, Node, Run
 
 needs_root = pytest.mark.skipif(not ROOT, reason="needs root")

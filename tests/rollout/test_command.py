@@ -12,9 +12,9 @@ import struct
 import subprocess
 import termios
 import time
+from pathlib import Path
 
 import pytest
-
 from conftest import wait_until
 
 
@@ -104,7 +104,11 @@ def start(node, tmp_path, script, *options):
     report = tmp_path / "report.json"
     command = node.command("run", "--report", report, *options, "--", "bash", "-c", script)
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=node.environment()
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=node.environment(),
     )
     assert process.stdout.readline() == b"ready\n", process.stderr.read()
     return process, report
@@ -227,12 +231,11 @@ def test_paths_of_four_thousand_bytes_and_names_of_any_bytes_come_back(node, wor
     )
     run = node.run("--workspace", workspace, command=["python3", "-c", script])
     assert run.code == 0, run.said
-    names = {name for name in os.listdir(os.fsencode(workspace))}
+    names = {os.fsencode(path.name) for path in workspace.iterdir()}
     assert {b"sp ace", b"new\nline", b"quo'te\"", b"\xff\xfe", b"{x}@{y}[z]^,", b"-rf"} <= names
     deep = workspace.joinpath(*["d" * 240] * 15)
     folder = os.open(deep, os.O_PATH)
     try:
-        with open(f"/proc/self/fd/{folder}/{'d' * 240}/leaf") as leaf:
-            assert leaf.read() == "deep"
+        assert Path(f"/proc/self/fd/{folder}", "d" * 240, "leaf").read_text() == "deep"
     finally:
         os.close(folder)
