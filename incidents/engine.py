@@ -175,8 +175,8 @@ class Embedded:
 
     @contextlib.contextmanager
     def _renewing_writer(self) -> Iterator[None]:
-        """After some failures (memory, seen with chDB 26.9) a session answers the *next* query wrongly: none is
-        used again after a failure."""
+        """After some failures (memory, seen with chDB 26.9) a session answers the *next* query wrongly: none
+        is used again after a failure."""
         try:
             with _errors(f"the store {self._folder}"):
                 yield
@@ -226,7 +226,7 @@ class Remote:
         self._database = parts.path.strip("/") or DATABASE
         if not self._database.isidentifier():
             raise StoreError(f"{self._name}: {self._database!r} is no database name")
-        where = {
+        where: dict[str, Any] = {
             "host": parts.hostname or "localhost",
             "port": parts.port or (8443 if parts.scheme == "https" else 8123),
             "username": unquote(parts.username or "default"),

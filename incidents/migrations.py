@@ -1,4 +1,4 @@
-"""The schema: numbered `.sql` files, applied once each and never changed; views, made anew when they differ."""
+"""The schema: numbered `.sql` files, applied once each, never changed; views, made anew when they differ."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def migrations(folder: Path = SCHEMA) -> list[SchemaFile]:
 
 
 def views(folder: Path = SCHEMA) -> list[SchemaFile]:
-    """The views, in order of name, with the names of kinds, classes, tiers … filled in from the event record."""
+    """The views, in order of name, the names of kinds, classes, tiers … filled in from the event record."""
     return [SchemaFile(0, p.name, fill(p.read_text())) for p in sorted((folder / "views").glob("*.sql"))]
 
 
@@ -83,7 +83,7 @@ def _apply_migrations(engine: Engine, folder: Path, applied: dict[str, str]) -> 
         if file.name in applied:
             if applied[file.name] != file.checksum:
                 raise StoreError(
-                    f"migration {file.name} was changed after it was applied to this store: restore the file, "
+                    f"migration {file.name} was changed after it was applied to this store: restore it, "
                     "and put the change into a new one with the next number"
                 )
             continue
@@ -106,7 +106,8 @@ def _applied(engine: Engine) -> dict[str, str]:
 
 def _record(engine: Engine, file: SchemaFile) -> None:
     engine.command(
-        "INSERT INTO migrations (number, name, checksum) VALUES ({number:UInt32}, {name:String}, {sum:String})",
+        "INSERT INTO migrations (number, name, checksum) "
+        "VALUES ({number:UInt32}, {name:String}, {sum:String})",
         {"number": file.number, "name": file.name, "sum": file.checksum},
     )
 
@@ -150,13 +151,14 @@ def _decode_bits(column: str, bits: type[events.Tier] | type[events.Flag]) -> st
 
 
 def _printable(column: str) -> str:
-    # Backslashes, controls and formatting characters (which can reverse what a terminal shows) are escaped, and
-    # then everything that is not plain ASCII, so that two different byte strings never look the same.
+    # Backslashes, controls and formatting characters (which can reverse what a terminal shows) are escaped,
+    # and then everything that is not plain ASCII, so that two different byte strings never look the same.
     plain = f"isValidUTF8({column}) AND NOT match({column}, '[\\\\p{{C}}\\\\x{{2028}}\\\\x{{2029}}\\\\\\\\]')"
     byte = "reinterpretAsUInt8(b)"
     escaped = (
         f"arrayStringConcat(arrayMap(b -> if({byte} BETWEEN 32 AND 126 AND b != '\\\\', b, "
-        f"concat('\\\\x', lower(hex(b)))), arrayMap(i -> substring({column}, i, 1), range(1, length({column}) + 1))))"
+        f"concat('\\\\x', lower(hex(b)))), "
+        f"arrayMap(i -> substring({column}, i, 1), range(1, length({column}) + 1))))"
     )
     return f"if({plain}, {column}, {escaped})"
 

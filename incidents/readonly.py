@@ -1,10 +1,11 @@
 """What a query of a user may be: one SELECT over the store's own tables and views, calling known functions.
 
-Two guards stand behind each other. This one takes the text apart by its own lexer, admits only what it knows,
-and *writes the query anew* from the parts, so that the engine cannot read it in another way than it was judged.
-The other is the engine's: the session is read-only and its limits cannot be changed (`engine.limit_settings`).
-The first is needed because a read-only session of ClickHouse still reads files through the function `file`,
-writes them with INTO OUTFILE, and shows `system` tables; the second because no parser is without mistakes.
+Two guards stand behind each other. This one takes the text apart by its own lexer (`sqltext`), admits only
+what it knows, and *writes the query anew* from the parts, so that the engine cannot read it in another way
+than it was judged. The other is the engine's: the session is read-only and its limits cannot be changed
+(`engine.limit_settings`). The first is needed because a read-only session of ClickHouse still reads files
+through the function `file`, writes them with INTO OUTFILE, and shows `system` tables; the second because no
+parser is without mistakes.
 
 Every rule fails closed: what is not understood is refused, and the message says what to write instead.
 """
@@ -13,11 +14,10 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from invigilator.incidents.engine import DATABASE, StoreError
+from invigilator.incidents.engine import DATABASE
+from invigilator.incidents.sqltext import NotAllowedError, Token, lex
 
 MAX_LENGTH = 64 << 10
 MAX_DEPTH = 100
@@ -25,31 +25,9 @@ FUNCTIONS = Path(__file__).parent / "queries" / "functions.txt"
 TABLE_FUNCTIONS = frozenset({"numbers", "generate_series", "generateseries", "zeros"})
 
 
-class NotAllowedError(StoreError):
-    """The query is refused before the engine sees it; the message says why and what to do."""
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """A part of the query. `text` is what the engine is sent; `word` the lower-case word or the name meant."""
-
-    kind: Literal["word", "name", "string", "number", "sign", "parameter"]
-    text: str
-    word: str = ""
-
-
-_LEXER = re.compile(
-    r"""
-    (?P<space>[ \t\r\n]+ | --[^\n]* | /\*(?:[^*]|\*(?!/))*\*/)
-  | (?P<parameter>\{[ ]*[A-Za-z_]\w*[ ]*:[ ]*[A-Z][A-Za-z0-9]*(?:\([A-Za-z0-9(), ]*\))?[ ]*\})
-  | (?P<number>0[xX][0-9A-Fa-f]+ | (?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)(?![A-Za-z_])
-  | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
-  | (?P<string>'(?:[^'\\]|\\.|'')*')
-  | (?P<name>"(?:[^"\\`]|"")+" | `[^`\\"]+`(?!`))
-  | (?P<sign><=>|->|::|\|\||<=|>=|<>|!=|==|/(?!\*)|[-+*%=<>(),.\[\]?:])
-    """,
-    re.VERBOSE | re.DOTALL | re.ASCII,
-)
 
 _REFUSED_WORDS = {
     "into": "INTO OUTFILE is not allowed: results come back to the caller",
@@ -68,95 +46,13 @@ _REFUSED_WORDS = {
     "execute": "only SELECT is allowed",
     "materialized": "MATERIALIZED is not allowed",
 }
-_CLAUSE_WORDS = frozenset(
-    [
-        "all",
-        "and",
-        "any",
-        "anti",
-        "array",
-        "as",
-        "asc",
-        "asof",
-        "between",
-        "by",
-        "case",
-        "cross",
-        "cube",
-        "cast",
-        "date",
-        "desc",
-        "descending",
-        "distinct",
-        "else",
-        "end",
-        "except",
-        "exists",
-        "fill",
-        "filter",
-        "final",
-        "first",
-        "following",
-        "for",
-        "from",
-        "full",
-        "global",
-        "group",
-        "grouping",
-        "having",
-        "ilike",
-        "in",
-        "inner",
-        "intersect",
-        "interpolate",
-        "interval",
-        "is",
-        "join",
-        "last",
-        "left",
-        "like",
-        "limit",
-        "natural",
-        "not",
-        "null",
-        "nulls",
-        "offset",
-        "on",
-        "or",
-        "order",
-        "outer",
-        "over",
-        "partition",
-        "paste",
-        "preceding",
-        "prewhere",
-        "qualify",
-        "range",
-        "recursive",
-        "regexp",
-        "right",
-        "rlike",
-        "rollup",
-        "row",
-        "rows",
-        "sample",
-        "select",
-        "semi",
-        "sets",
-        "step",
-        "ties",
-        "then",
-        "to",
-        "totals",
-        "unbounded",
-        "union",
-        "using",
-        "when",
-        "where",
-        "window",
-        "with",
-        "within",
-    ]
+_CLAUSE_WORDS = _words(
+    "all and any anti array as asc asof between by case cross cube cast date desc descending distinct "
+    "else end except exists fill filter final first following for from full global group grouping "
+    "having ilike in inner intersect interpolate interval is join last left like limit natural not null "
+    "nulls offset on or order outer over partition paste preceding prewhere qualify range recursive "
+    "regexp right rlike rollup row rows sample select semi sets step ties then to totals unbounded "
+    "union using when where window with within"
 )
 _BEFORE_PARENTHESIS = _CLAUSE_WORDS - {
     "cast",
@@ -168,44 +64,13 @@ _BEFORE_PARENTHESIS = _CLAUSE_WORDS - {
     "interval",
     "first",
 }
-_TYPES = frozenset(
-    [
-        "array",
-        "tuple",
-        "map",
-        "nullable",
-        "lowcardinality",
-        "fixedstring",
-        "decimal",
-        "decimal32",
-        "decimal64",
-        "decimal128",
-        "decimal256",
-        "datetime",
-        "datetime64",
-        "enum",
-        "enum8",
-        "enum16",
-        "string",
-    ]
+_TYPES = _words(
+    "array tuple map nullable lowcardinality fixedstring decimal decimal32 decimal64 decimal128 "
+    "decimal256 datetime datetime64 enum enum8 enum16 string"
 )
 _COMBINATORS = re.compile(r"(?:if|array|map|distinct|ornull|ordefault|foreach|resample|argmin|argmax)$")
-_ENDS_FROM = frozenset(
-    [
-        "where",
-        "prewhere",
-        "group",
-        "order",
-        "limit",
-        "having",
-        "window",
-        "qualify",
-        "union",
-        "intersect",
-        "except",
-        "offset",
-        "select",
-    ]
+_ENDS_FROM = _words(
+    "where prewhere group order limit having window qualify union intersect except offset select"
 )
 
 
@@ -220,7 +85,7 @@ def admit(sql: str, tables: frozenset[str]) -> str:
     """The query, judged and written anew; NotAllowedError where it is not a SELECT over `tables` alone."""
     if len(sql) > MAX_LENGTH:
         raise NotAllowedError(f"the query is longer than {MAX_LENGTH} characters")
-    tokens = _lex(sql.strip().rstrip(";").rstrip())
+    tokens = lex(sql.strip().rstrip(";").rstrip())
     if not tokens or tokens[0].word not in ("select", "with") or tokens[0].kind != "word":
         raise NotAllowedError(
             "only one SELECT (or WITH … SELECT) is allowed; see docs/tables.md for the tables"
@@ -230,71 +95,6 @@ def admit(sql: str, tables: frozenset[str]) -> str:
     _check_calls(tokens)
     _check_tables(tokens, tables | _common_tables(tokens))
     return " ".join(token.text for token in tokens)
-
-
-def _lex(sql: str) -> list[Token]:
-    tokens: list[Token] = []
-    at = 0
-    while at < len(sql):
-        found = _LEXER.match(sql, at)
-        if found is None:
-            raise NotAllowedError(
-                f"the query is not understood at {sql[at : at + 20]!r} (character {at + 1}): one statement, "
-                "quoted text in '…', odd names in \"…\""
-            )
-        at = found.end()
-        if found.lastgroup != "space":
-            tokens.append(_token(found.lastgroup or "", found.group()))
-    return tokens
-
-
-def _token(kind: str, text: str) -> Token:
-    if kind == "word":
-        return Token("word", text, text.lower())
-    if kind == "name":
-        name = text[1:-1].replace('""', '"') if text[0] == '"' else text[1:-1]
-        if not name.isprintable() or '"' in name or "`" in name:
-            raise NotAllowedError(f"the name {name!r} is not allowed: use letters, digits and spaces")
-        return Token("name", f"`{name}`", name)
-    if kind == "string":
-        return Token("string", _string(text[1:-1]))
-    if kind == "parameter":
-        if re.search(r":\s*Identifier", text, re.IGNORECASE):
-            raise NotAllowedError(_REFUSED_WORDS["identifier"])
-        return Token("parameter", text)
-    return Token("number" if kind == "number" else "sign", text)
-
-
-_ESCAPES = {
-    "n": "\n",
-    "t": "\t",
-    "r": "\r",
-    "0": "\0",
-    "b": "\b",
-    "f": "\f",
-    "a": "\a",
-    "v": "\v",
-    "\\": "\\",
-    "'": "'",
-}
-
-
-def _string(body: str) -> str:
-    """The literal written anew. `\\xHH` stays as it is; an unknown escape keeps its backslash, as in ClickHouse."""
-    parts = re.findall(r"\\x[0-9A-Fa-f]{2}|\\.|''|[^\\']", body, re.DOTALL)
-    out = []
-    for part in parts:
-        if part.startswith("\\x"):
-            if len(part) != 4:
-                raise NotAllowedError("\\x in a text needs two hexadecimal digits")
-            out.append(part)
-            continue
-        if part == "''":
-            part = "'"
-        elif part[0] == "\\":
-            part = _ESCAPES.get(part[1], part)
-        out.append(part.replace("\\", "\\\\").replace("'", "\\'"))
-    return "'" + "".join(out) + "'"
 
 
 def _check_words(tokens: list[Token]) -> None:
@@ -331,15 +131,10 @@ def _check_calls(tokens: list[Token]) -> None:
             raise NotAllowedError(f"{token.word} is not a function that may be called")
         if token.kind == "word" and token.word in _BEFORE_PARENTHESIS | _TYPES:
             continue
-        if not _callable(token.word) and not _names_common_table(tokens, at):
+        if not _callable(token.word):
             raise NotAllowedError(
-                f"the function {token.word} is not allowed; functions over values are (see incidents/queries/functions.txt)"
+                f"the function {token.word} is not allowed; see incidents/queries/functions.txt"
             )
-
-
-def _names_common_table(tokens: list[Token], at: int) -> bool:
-    """`WITH name (columns) AS (…)` is not written here: such a name would look like a call."""
-    return at > 0 and tokens[at - 1].word == "window" and tokens[at - 1].kind == "word"
 
 
 def _callable(name: str) -> bool:
@@ -452,7 +247,7 @@ def _check_in(tokens: list[Token], at: int, tables: frozenset[str]) -> None:
 
 
 def _skip_subquery(tokens: list[Token], at: int) -> int:
-    """Position of the bracket that closes the subquery that begins at `at`; its tables are checked elsewhere."""
+    """Position of the bracket that closes the subquery beginning at `at`; its tables are judged elsewhere."""
     depth = 0
     while at < len(tokens):
         token = tokens[at]

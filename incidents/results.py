@@ -32,7 +32,7 @@ def select(statement: str, described: pa.Table) -> str:
 
 
 def _show(name: str, kind: str, wanted: str) -> str:
-    # A constant is counted once by the engine's limits however many rows repeat it, unless it is made a column.
+    # A constant is counted once by the engine's limits however many rows repeat it, unless made a column.
     value = f"materialize({_quote(name)})"
     return f"{value if kind == wanted else f'CAST({value} AS {wanted})'} AS {_quote(name)}"
 
@@ -79,6 +79,7 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
         if pa.types.is_binary(field.type):
             words = [_escape(value) for value in frame[field.name]]
             frame[field.name] = pd.Series(words, index=frame.index, dtype=object)
+    assert isinstance(frame, pd.DataFrame)
     return frame
 
 

@@ -76,7 +76,8 @@ class Spool:
 
         `data` has columns of the store's `table`, the stamped ones (`stamp.stamp`) excepted. `sandbox_id` is
         None where rows of several sandboxes, or of none, stand in it. `origin` names the rollout of events
-        that do not carry theirs. ValueError for no rows or more than `segment.MAX_ROWS`; SpoolFullError when full.
+        that do not carry theirs. ValueError for no rows or more than `segment.MAX_ROWS`; SpoolFullError when
+        full.
         """
         if not 0 < data.num_rows <= segment.MAX_ROWS:
             raise ValueError(f"a segment has 1 to {segment.MAX_ROWS} rows, not {data.num_rows}")
@@ -138,7 +139,7 @@ class Spool:
                 self._held_bytes -= acknowledged.size_bytes
 
     def quarantine(self, refused: Segment, reason: str) -> Path:
-        """Set a segment aside that the store refuses for good; it is kept, with `reason`, never sent again."""
+        """Set a segment aside that the store refuses for good; it is kept, with `reason`, and not sent."""
         with self._guard:
             self._known.pop(refused.file_name, None)
             return self._set_aside(self.folder / refused.file_name, reason)

@@ -43,6 +43,15 @@ TABLES = (
 """Tables that segments may bring rows to."""
 
 
+_LEDGER_ROW = """
+INSERT INTO segments (segment_id, table_name, rows, bytes, sha256, schema_version, sandbox_id, first_seq,
+                      last_seq, node_id, boot_id, number, wall_offset_ns, day)
+VALUES ({id:UUID}, {table:String}, {rows:UInt64}, {bytes:UInt64}, {sha:String}, {version:UInt16},
+        {box:Nullable(UUID)}, {first:UInt64}, {last:UInt64}, {node:UUID}, {boot:UUID}, {number:UInt64},
+        {offset:Int64}, {day:Date})
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Ingested:
     """What became of a segment; `duplicate`: the store had it already."""
@@ -53,11 +62,13 @@ class Ingested:
 
 
 class Store:
-    """The tables, in a folder (chDB) or at a server's URL. Calls are serialised; any thread may make them."""
+    """The tables, in a folder (chDB) or at a server's URL. Any thread may call; queries wait for each other
+    only, all else for all else."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._guard = threading.RLock()
+        self._reading = threading.Lock()
         self._columns: dict[str, dict[str, str]] = {}
 
     @classmethod
@@ -100,12 +111,15 @@ class Store:
     ) -> pa.Table:
         """Result of a user's SELECT over the tables and views; nothing else can be read, and nothing written.
 
-        Columns of text are strings, or binary where a value is not UTF-8 (`results.to_pandas` keeps its bytes).
+        Columns of text are strings, or binary where a value is not UTF-8 (`results.to_pandas` keeps them).
         StoreError says what was not allowed, or which of `limits` was passed.
         """
         with self._guard:
-            statement = readonly.admit(sql, frozenset(self.columns()))
-            limits = limits or Limits()
+            known = frozenset(self.columns())
+        statement = readonly.admit(sql, known)
+        limits = limits or Limits()
+        # Readers have sessions of their own: a slow question of a user's holds up no segment.
+        with self._reading:
             described = self._engine.read(f"DESCRIBE TABLE ({statement})", parameters, limits)
             return results.readable(
                 self._engine.read(results.select(statement, described), parameters, limits)
@@ -140,7 +154,7 @@ class Store:
 
     def close(self) -> None:
         """End it; another process can open the folder then."""
-        with self._guard:
+        with self._guard, self._reading:
             self._engine.close()
 
     def _read_columns(self) -> dict[str, dict[str, str]]:
@@ -170,9 +184,10 @@ class Store:
         """Rows of the segment in its table although the ledger does not know it: all (one part), or none."""
         where = "day = {day:Date} AND segment_id = {id:UUID}"
         parameters: dict[str, Any] = {"id": str(found.id), "day": found.day.isoformat()}
-        if found.sandbox_id is not None and "sandbox_id" in self.columns()[found.table]:
-            where += " AND sandbox_id = {box:UUID}"
-            parameters["box"] = str(found.sandbox_id)
+        if found.table == "events" and found.ranges:  # one look-up by the table's key instead of a search
+            where += " AND sandbox_id = {box:UUID} AND seq = {seq:UInt64}"
+            box, span = next(iter(found.ranges.items()))
+            parameters |= {"box": str(box), "seq": span.first}
         counted = self._engine.select(f"SELECT count() AS n FROM {found.table} WHERE {where}", parameters)
         return int(counted["n"][0].as_py())
 
@@ -190,22 +205,20 @@ class Store:
         self._engine.insert(found.table, names, content, settings)
 
     def _repair(self, found: Segment) -> None:
-        """Complete what a crash between the table and its roll-up left out; harmless where nothing is missing."""
+        """Complete what a crash between table and roll-up left out; harmless where nothing is missing."""
         if found.table == "events":
             self._engine.command(
                 "INSERT INTO activity "
                 "SELECT sandbox_id, kind, phase, actor, segment_id, day, count(), countIf(result < 0), "
-                "min(wall_time), max(wall_time) FROM events WHERE day = {day:Date} AND segment_id = {id:UUID} "
+                "min(wall_time), max(wall_time) FROM events "
+                "WHERE day = {day:Date} AND segment_id = {id:UUID} "
                 "GROUP BY sandbox_id, kind, phase, actor, segment_id, day",
                 {"id": str(found.id), "day": found.day.isoformat()},
             )
 
     def _write_ledger(self, found: Segment) -> None:
         self._engine.command(
-            "INSERT INTO segments (segment_id, table_name, rows, bytes, sha256, schema_version, sandbox_id, "
-            "first_seq, last_seq, node_id, boot_id, number, wall_offset_ns, day) VALUES ({id:UUID}, {table:String}, "
-            "{rows:UInt64}, {bytes:UInt64}, {sha:String}, {version:UInt16}, {box:Nullable(UUID)}, {first:UInt64}, "
-            "{last:UInt64}, {node:UUID}, {boot:UUID}, {number:UInt64}, {offset:Int64}, {day:Date})",
+            _LEDGER_ROW,
             {
                 "id": str(found.id),
                 "table": found.table,

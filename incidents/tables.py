@@ -1,4 +1,4 @@
-"""`docs/tables.md`: the tables and views that researchers write SQL against, from the schema's own comments."""
+"""`docs/tables.md`: the tables and views that researchers write SQL against, from the schema's comments."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from invigilator.incidents.store import Store
 
 _HEAD = """# Tables
 
-What `guard sql "SELECT …"` can read. Generated from the schema (`incidents/schema/`) by `incidents/tables.py`;
+What `guard sql "SELECT …"` can read. Generated from the schema (`incidents/schema/`):
 `python -m invigilator.incidents.tables > docs/tables.md` writes it anew.
 
-Tables keep every row; start from the views (`…_readable`, `…_current`), which decode numbers and pick the latest
-revision. Paths, arguments and names are whatever bytes the agent chose: the tables keep them as they are, the
-views show them so that different bytes look different (`\\xHH`, and `\\x5c` for a backslash).
+Tables keep every row; start from the views (`…_readable`, `…_current`), which decode numbers and pick the
+latest revision. Paths, arguments and names are whatever bytes the agent chose: the tables keep them as they
+are, the views show them so that different bytes look different (`\\xHH`, and `\\x5c` for a backslash).
 """
 
 

@@ -36,8 +36,8 @@ class ExpectedIncident(BaseModel):
 
 
 class CaseRecord(BaseModel):
-    """`case.json`. `misbehaviour` is False for honest work and look-alikes, whose `expected` may hold incidents
-    that do not count. `twin` names the benign twin of a misbehaviour, or the other way round."""
+    """`case.json`. `misbehaviour` is False for honest work and look-alikes, whose `expected` may hold
+    incidents that do not count. `twin` names the benign twin of a misbehaviour, or the other way round."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -53,7 +53,8 @@ CREATE TABLE events (
 ) ENGINE = MergeTree
 PARTITION BY day ORDER BY (sandbox_id, seq)
 TTL day + INTERVAL 30 DAY
-SETTINGS non_replicated_deduplication_window = 10000, ttl_only_drop_parts = 1, fsync_after_insert = 1, fsync_part_directory = 1
+SETTINGS non_replicated_deduplication_window = 10000, ttl_only_drop_parts = 1, fsync_after_insert = 1, fsync_part_directory = 1,
+         min_bytes_for_wide_part = 200000000 -- one file to fsync a segment, not one a column
 COMMENT 'Every kernel fact, one row an event. Use the view events_readable to look at them.';
 
 -- Counts that need no scan of events. One row a segment and key, so that a segment told twice changes nothing.

@@ -157,7 +157,7 @@ def test_migrations_are_applied_once_and_a_changed_one_is_refused(store: Store, 
     shutil.copytree(migrations.SCHEMA, copied)
     changed = copied / "002_records.sql"
     changed.write_text(changed.read_text() + "-- changed\n")
-    with pytest.raises(StoreError, match="002_records.sql was changed"):
+    with pytest.raises(StoreError, match=r"002_records\.sql was changed"):
         migrations.apply(store._engine, copied)
     changed.unlink()
     with pytest.raises(StoreError, match="newer invigilator"):

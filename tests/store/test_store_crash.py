@@ -191,7 +191,8 @@ def test_a_failed_insert_leaves_nothing_half_done(tmp_path: Path) -> None:
     made = Spool(tmp_path / "spool").append("events", rows(10, BOX), BOX)
     store._engine.command("DROP VIEW activity_feed")
     store._engine.command(
-        "CREATE MATERIALIZED VIEW activity_feed TO activity AS SELECT sandbox_id, throwIf(1) AS kind FROM events"
+        "CREATE MATERIALIZED VIEW activity_feed TO activity "
+        "AS SELECT sandbox_id, throwIf(1) AS kind FROM events"
     )
     with pytest.raises(StoreError):
         store.ingest(made.read_bytes(), made.header())
