@@ -17,12 +17,13 @@ import uuid
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from invigilator.detectors.engine import Engine
-from invigilator.ebpf.events import EVENT, Actor, DiffChange, EventBatch, Flag, Kind, Phase, Tier
+from invigilator.ebpf.events import EVENT, DiffChange, EventBatch, Flag, Kind, Phase, Tier
 from invigilator.incidents.records import Incident
 from invigilator.profiles.policy import CLASS_DEFAULTS, Filesystem, Policy, ProtectedClass
 
@@ -47,7 +48,9 @@ def policy(**changes: Any) -> Policy:
         name: ProtectedClass(paths=paths, read=CLASS_DEFAULTS[name][0], write=CLASS_DEFAULTS[name][1])
         for name, paths in PLACES.items()
     }
-    files = Filesystem(workspace=["/workspace"], submission=["/workspace"], hidden=["/platform"], protected=protected)
+    files = Filesystem(
+        workspace=["/workspace"], submission=["/workspace"], hidden=["/platform"], protected=protected
+    )
     return Policy(**{"name": "t", "filesystem": files, **changes})
 
 
@@ -125,12 +128,10 @@ class Story:
 
     def open(self, path: str | bytes, mode: str = "r", *, created: bool = False, **fields: Any) -> Story:
         flags = fields.pop("flags", 0) | (Flag.CREATED if created else 0)
-        inode = _object(path) if "error" not in fields else {"flags": 0}
+        inode: dict[str, int] = {} if "error" in fields else {"result": 3, **_object(path)}
         if "error" in fields:
             flags |= Flag.PATH_USER
-        return self.add(
-            Kind.OPEN, path=path, path2=path, a0=MODES[mode], flags=flags, **{"result": 3, **inode, **fields}
-        )
+        return self.add(Kind.OPEN, path=path, path2=path, a0=MODES[mode], flags=flags, **{**inode, **fields})
 
     def write(self, path: str | bytes, **fields: Any) -> Story:
         return self.add(Kind.WRITE, path=path, a0=10, **{**_object(path), **fields})
@@ -145,7 +146,7 @@ class Story:
 
     def between(self, kind: Kind, to: str | bytes, source: str | bytes, **fields: Any) -> Story:
         """An event on two open files."""
-        second = {f"{name}2": value for name, value in _object(source).items()}
+        second = {f"{name}2": value for name, value in _object(source).items() if name != "mode"}
         return self.add(kind, path=to, path2=source, **{**_object(to), **second, **fields})
 
     def lists(self, *folders: str, **fields: Any) -> Story:
@@ -156,8 +157,10 @@ class Story:
     def connect(self, address: str, port: int, error: str | None = None, **fields: Any) -> Story:
         family = 10 if ":" in address else 2
         more = {"error": error} if error else {}
+        kind = fields.pop("kind", Kind.CONNECT)
         return self.add(
-            Kind.CONNECT, **{"address": address, "port": port, "family": family, "protocol": 6, **more, **fields}
+            kind,
+            **{"address": address, "port": port, "family": family, "protocol": 6, **more, **fields},
         )
 
     def canary(self, path: str) -> Story:
@@ -186,7 +189,7 @@ def judge(story: Story, rules: Policy | None = None, cuts: Sequence[int] = ()) -
 def judge_batch(batch: EventBatch, rules: Policy | None = None, cuts: Iterable[int] = ()) -> list[Incident]:
     engine = Engine(rules or policy(), SANDBOX, OFFSET_NS)
     borders = [0, *sorted(cuts), len(batch)]
-    for start, stop in zip(borders, borders[1:], strict=False):
+    for start, stop in pairwise(borders):
         engine.feed(EventBatch(batch.records[start:stop].copy(), batch.strings))
     engine.finish()
     return engine.incidents()
@@ -204,12 +207,6 @@ def counted(incidents: Iterable[Incident], least: float = 0.8) -> dict[str, set[
 def agent(**more: Any) -> Story:
     """A story whose phase agent has begun."""
     return Story(**more).phase("agent")
-
-
-def platform(story: Story) -> dict[str, Any]:
-    """Fields of the platform's own acts."""
-    del story
-    return {"actor": Actor.PLATFORM}
 
 
 def _object(path: str | bytes) -> dict[str, int]:
