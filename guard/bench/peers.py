@@ -1,7 +1,7 @@
 """Peers of the sensor, doing the same job to the same loop: strace, bpftrace, a BCC script.
 
-Each watches opens of one process tree and nothing else. bpftrace needs tracefs, BCC needs kernel headers; both
-get them in a mount namespace of their own, so that nothing is mounted on the machine.
+Each watches opens of one process tree and nothing else. bpftrace needs tracefs, BCC needs kernel headers;
+both get them in a mount namespace of their own, so that nothing is mounted on the machine.
 """
 
 from __future__ import annotations

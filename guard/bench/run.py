@@ -1,0 +1,83 @@
+"""All sections of `guard bench`, by name."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from invigilator.guard.bench import flow, hooks, lives, work
+from invigilator.guard.bench.measure import Section
+from invigilator.guard.errors import GuardError
+from invigilator.guard.release import version
+
+SECTIONS: Mapping[str, tuple[str, Callable[[bool], Section]]] = {
+    "outside": (
+        "system calls outside every sandbox: bare, floor, sensor",
+        lambda quick: hooks.outside(3 if quick else 9, 0.2 if quick else 1.0),
+    ),
+    "inside": (
+        "an open/close loop in a sandbox, without and with the sensor",
+        lambda quick: hooks.inside(3 if quick else 9, 0.2 if quick else 1.0),
+    ),
+    "peers": (
+        "strace, bpftrace and BCC on an open/close loop",
+        lambda quick: hooks.beside_peers(2 if quick else 5, 0.2 if quick else 1.0),
+    ),
+    "work": (
+        "clone, install and test a real package, without and with the sensor",
+        lambda quick: work.work(1 if quick else 7),
+    ),
+    "drain": (
+        "events drained a second of the reader's CPU",
+        lambda quick: flow.draining(1 if quick else 3, 2.0 if quick else 10.0),
+    ),
+    "store": ("rows a second from ring to chDB", lambda quick: flow.to_store(3.0 if quick else 60.0)),
+    "creation": ("create, first instruction, gone", lambda quick: lives.creation(10 if quick else 200)),
+    "registrations": (
+        "registrations with the sensor",
+        lambda quick: lives.registrations(1_000 if quick else 20_000),
+    ),
+    "many": (
+        "2,000 live sandboxes, 5,000 short ones",
+        lambda quick: lives.many(20, 50) if quick else lives.many(),
+    ),
+}
+
+
+def chosen(names: Sequence[str]) -> list[str]:
+    """The sections asked for, all where none is; `GuardError` for an unknown name."""
+    unknown = [name for name in names if name not in SECTIONS]
+    if unknown:
+        raise GuardError(f"unknown section: {', '.join(unknown)}", fix=f"choose of: {', '.join(SECTIONS)}")
+    return list(names) or list(SECTIONS)
+
+
+def measure(names: Sequence[str], *, quick: bool) -> Iterator[tuple[str, Section]]:
+    """Measure section after section."""
+    for name in chosen(names):
+        yield name, SECTIONS[name][1](quick)
+
+
+def document(sections: Mapping[str, Section]) -> dict[str, Any]:
+    """Figures with what they were measured on."""
+    return {
+        "invigilator": version(),
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "kernel": platform.release(),
+        "processors": _processors(),
+        "sections": {name: section.json() for name, section in sections.items()},
+    }
+
+
+def write(sections: Mapping[str, Section], target: Path) -> None:
+    """Write figures as JSON."""
+    target.write_text(json.dumps(document(sections), indent=2) + "\n")
+
+
+def _processors() -> list[str]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
