@@ -74,7 +74,7 @@ def library() -> ctypes.CDLL:
     pointers = (
         "bpf_object__open_file bpf_object__find_map_by_name bpf_object__find_program_by_name bpf_object__btf "
         "bpf_map__initial_value bpf_program__attach bpf_program__attach_cgroup btf__type_by_id "
-        "btf__load_vmlinux_btf bpf_object__next_program"
+        "btf__load_vmlinux_btf"
     )
     for name in pointers.split():
         getattr(lib, name).restype = ctypes.c_void_p
@@ -93,6 +93,8 @@ class Kernel:
         if not self._object:
             raise self._error(ctypes.get_errno(), f"cannot open {path.name}")
         self._links: list[int] = []
+        self._programs: dict[str, int] = {}
+        self._fds: dict[str, int] = {}
         self._memory: dict[str, tuple[mmap.mmap, dict[str, tuple[int, int]]]] = {}
 
     def size_map(self, name: str, entries: int) -> None:
@@ -137,7 +139,9 @@ class Kernel:
 
     def map_fd(self, name: str) -> int:
         """Descriptor of a map; it stays the object's."""
-        return int(self._lib.bpf_map__fd(ctypes.c_void_p(self._map(name))))
+        if name not in self._fds:
+            self._fds[name] = int(self._lib.bpf_map__fd(ctypes.c_void_p(self._map(name))))
+        return self._fds[name]
 
     def variable(self, section: str, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """A global variable of the loaded programs as a live array, shape (n,)."""
@@ -176,7 +180,7 @@ class Kernel:
         options = _TestRun(sz=ctypes.sizeof(_TestRun))
         options.ctx_in = context.ctypes.data
         options.ctx_size_in = context.nbytes
-        fd = self._lib.bpf_program__fd(ctypes.c_void_p(self._program(program)))
+        fd = self._program_fd(program)
         self._check(self._lib.bpf_prog_test_run_opts(fd, ctypes.byref(options)), program)
         return ctypes.c_int32(options.retval).value
 
@@ -188,16 +192,9 @@ class Kernel:
         """Remove one entry of a map, if it is there."""
         self._lib.bpf_map_delete_elem(self.map_fd(name), key)
 
-    def missed(self) -> int:
-        """Runs that the kernel skipped because a program was already running on that CPU."""
-        program, total = None, 0
-        while True:
-            program = self._lib.bpf_object__next_program(
-                ctypes.c_void_p(self._object), ctypes.c_void_p(program)
-            )
-            if not program:
-                return total
-            total += self._recursion_misses(self._lib.bpf_program__fd(ctypes.c_void_p(program)))
+    def missed(self, programs: Sequence[str]) -> int:
+        """Runs that the kernel skipped because the program was already running on that CPU."""
+        return sum(self._recursion_misses(self._program_fd(program)) for program in programs)
 
     def close(self) -> None:
         """Detach and unload everything."""
@@ -233,10 +230,15 @@ class Kernel:
         return int(found)
 
     def _program(self, name: str) -> int:
-        found = self._lib.bpf_object__find_program_by_name(ctypes.c_void_p(self._object), name.encode())
-        if not found:
-            raise LoadError(errno.ENOENT, f"the object has no program {name}")
-        return int(found)
+        if name not in self._programs:
+            found = self._lib.bpf_object__find_program_by_name(ctypes.c_void_p(self._object), name.encode())
+            if not found:
+                raise LoadError(errno.ENOENT, f"the object has no program {name}")
+            self._programs[name] = int(found)
+        return self._programs[name]
+
+    def _program_fd(self, name: str) -> int:
+        return int(self._lib.bpf_program__fd(ctypes.c_void_p(self._program(name))))
 
     def _type(
         self, btf: ctypes.c_void_p, number: int, words: int

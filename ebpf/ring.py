@@ -53,6 +53,8 @@ class Ring:
     def take_events(self, most: int) -> Records:
         """At most `most` events in ring order, copied out and given back to the kernel; shape (n,)."""
         count = min(self.waiting() // FRAME.itemsize, most)
+        if not count:
+            return np.empty(0, EVENT)
         at = int(self._consumed[0])
         frames = np.frombuffer(self._data, FRAME, count, at & (self.size - 1))
         busy = np.flatnonzero(frames["length"] & BUSY)

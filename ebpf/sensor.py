@@ -44,6 +44,8 @@ EPOCH_STRINGS = 1 << 18
 EPOCH_GRACE_S = 2.0
 QUARANTINE_S = 0.05
 """How long a freed slot rests, so that events under way cannot be taken for its next sandbox's."""
+MISSED_EVERY_S = 0.05
+"""How long the kernel's count of skipped runs is taken for current."""
 TTY_DEV = 0x00500000
 EMIT_TRIES = 50
 
@@ -104,6 +106,8 @@ class Sensor:
         self._next_ruleset = 1
         self._forget_at: tuple[float, int] | None = None
         self._epoch_serial = 0
+        self._missed = 0
+        self._missed_until = 0.0
 
     @classmethod
     def open(
@@ -423,12 +427,10 @@ class Sensor:
         due, slot = self._free[0] if self._free else (0.0, 0)
         if not self._free:
             raise LoadError(0, f"{MAX_SLOTS - 1} sandboxes are watched already: unregister some first")
-        if due > time.monotonic():
-            time.sleep(max(0.0, due - time.monotonic()))
-        self._pull()
         self._free.popleft()
-        old = self._ended.pop(slot, None)
-        if old is not None:
+        if self._ended.pop(slot, None) is not None:
+            time.sleep(max(0.0, due - time.monotonic()))
+            self._pull()
             self._table.forget_slot(slot)
         return slot
 
@@ -456,7 +458,11 @@ class Sensor:
         kept.append(key)
 
     def _unattributed_now(self) -> int:
-        return int(self._unattributed[0]) + self._kernel.missed()
+        now = time.monotonic()
+        if now >= self._missed_until:
+            self._missed = self._kernel.missed(TRACING)
+            self._missed_until = now + MISSED_EVERY_S
+        return int(self._unattributed[0]) + self._missed
 
     # network
 
