@@ -15,6 +15,7 @@ from invigilator.guard.api.gate import StoreGate
 from invigilator.guard.api.outbox import Outbox
 from invigilator.guard.api.traffic import Traffic, TrafficRules
 from invigilator.guard.release import version
+from invigilator.incidents.store import Limits
 
 ROUTERS = (
     health.router,
@@ -27,7 +28,13 @@ ROUTERS = (
 )
 
 
-def create(gate: StoreGate, access: Access, outbox: Outbox, traffic: Traffic | None = None) -> FastAPI:
+def create(
+    gate: StoreGate,
+    access: Access,
+    outbox: Outbox,
+    traffic: Traffic | None = None,
+    limits: Limits | None = None,
+) -> FastAPI:
     """The application over a store and a way to know callers; it opens and closes the store itself."""
 
     @contextlib.asynccontextmanager
@@ -52,6 +59,7 @@ def create(gate: StoreGate, access: Access, outbox: Outbox, traffic: Traffic | N
     app.state.gate = gate
     app.state.access = access
     app.state.outbox = outbox
+    app.state.limits = limits or Limits()
     app.state.pid = os.getpid()
     problem.install(app)
     for router in ROUTERS:

@@ -15,13 +15,13 @@ TYPE_PREFIX = "tag:invigilator,2026:"
 _log = logging.getLogger("invigilator.serve")
 
 
-class ProblemError(Exception):
+class ProblemError(HTTPException):
     """An answer that is an error. `code` is stable; with `retry_after_s` it asks to come back."""
 
     def __init__(
         self, status: int, code: str, detail: str, *, fix: str = "", retry_after_s: float | None = None
     ) -> None:
-        super().__init__(detail)
+        super().__init__(status, detail)
         self.status = status
         self.code = code
         self.detail = detail

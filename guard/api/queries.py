@@ -20,7 +20,6 @@ from invigilator.guard.api.rollouts import ARROW_STREAM, arrow_bytes
 from invigilator.incidents import queries
 from invigilator.incidents.store import Limits, Store, StoreError, StoreUnavailableError
 
-LIMITS = Limits()
 router = APIRouter(prefix="/v1", tags=["sql"])
 Analyst = Annotated[Caller, Depends(needs("sql"))]
 
@@ -46,8 +45,8 @@ class Named(BaseModel):
 async def sql(request: Request, caller: Analyst, statement: Statement) -> Response:
     """The result of a SELECT over the tables and views; nothing else can be read, and nothing written.
 
-    As JSON (`columns`, `rows`), or, by the Accept header, as `text/csv` or as an Arrow stream. At most 30 s,
-    100,000 rows, 64 MiB; a query past that is refused, not cut.
+    As JSON (`columns`, `rows`), or, by the Accept header, as `text/csv` or as an Arrow stream. At most 30 s
+    (`guard serve --query-time`), 100,000 rows, 64 MiB; a query past that is refused, not cut.
     """
     return await run(request, statement.query, statement.parameters)
 
@@ -86,11 +85,12 @@ async def named(request: Request, caller: Analyst, name: str, given: Named) -> R
 async def run(request: Request, query: str, parameters: dict[str, Any]) -> Response:
     """A query's result in the form that the request accepts; 422 where it is refused."""
     gate: StoreGate = request.app.state.gate
+    limits: Limits = request.app.state.limits
     accept = request.headers.get("accept", "")
 
     def work(store: Store) -> Response:
         began_s = time.monotonic()
-        table = store.query(query, parameters, limits=LIMITS)
+        table = store.query(query, parameters, limits=limits)
         return render(table, accept, time.monotonic() - began_s)
 
     try:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pyarrow as pa
 from fastapi import APIRouter, Depends, Query, Request, Response
+from starlette.convertors import StringConvertor, register_url_convertor
 
 from invigilator.guard.api.access import Caller, needs
 from invigilator.guard.api.gate import StoreGate
@@ -19,6 +20,14 @@ from invigilator.incidents.store import Store
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 EVENTS_PER_ANSWER = 50_000
 
+
+class AnyText(StringConvertor):
+    """A part of an address that may hold slashes and newlines: an id is whatever the harness chose."""
+
+    regex = r"[\s\S]+"
+
+
+register_url_convertor("any", AnyText())
 router = APIRouter(prefix="/v1", tags=["rollouts"])
 Reader = Annotated[Caller, Depends(needs("verdicts"))]
 Investigator = Annotated[Caller, Depends(needs("sql"))]
@@ -48,7 +57,7 @@ async def rollouts(
     return {"rollouts": await gate.run(lambda store: fetch(store, "rollouts", parameters))}
 
 
-@router.get("/rollouts/{rollout_id:path}")
+@router.get("/rollouts/{rollout_id:any}")
 async def report(
     request: Request,
     response: Response,

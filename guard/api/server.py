@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import importlib
 import logging
 import os
 import socket
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,12 @@ from invigilator.guard.api.tokens import TokenFile
 from invigilator.guard.api.traffic import Traffic
 from invigilator.guard.errors import GuardError
 from invigilator.guard.home import Home, short_address
+from invigilator.incidents.store import Limits, Store
 
 SERVE_UID = 61500
 """No account of that number is needed; Debian gives out 1000 to 59999 to people."""
 BACKLOG = 1024
+LATE_MODULES = ("chdb", "clickhouse_connect", "pandas", "pyarrow.csv", "uvicorn.lifespan.on")
 IDLE_CHECK_S = 0.5
 _log = logging.getLogger("invigilator.serve")
 
@@ -36,7 +40,8 @@ _log = logging.getLogger("invigilator.serve")
 class ServeSettings:
     """`store`: a folder's path or a ClickHouse URL. `listen`: (host, port) of loopback TCP, or None.
 
-    `idle_timeout_s`: end after that many seconds without a request; None: never.
+    `idle_timeout_s`: end after that many seconds without a request; None: never. `query_time_s`: limit of a
+    user's query.
     """
 
     home: Home
@@ -44,7 +49,7 @@ class ServeSettings:
     uid: int = SERVE_UID
     listen: tuple[str, int] | None = None
     idle_timeout_s: float | None = None
-    socket_path: Path | None = None
+    query_time_s: float = 30.0
 
 
 class PeerProtocol(H11Protocol):
@@ -88,13 +93,17 @@ def serve(settings: ServeSettings) -> None:
     hand_over(home.store, settings.uid)
     hand_over(home.tokens, settings.uid, folder=False)
     seclude(home.root, settings.uid)
-    opener = import_store()
+    opener: Callable[[str], Store] = Store.open
+    import_late_modules()
     listeners = listen(settings)
     trusted = trusted_uids()
     drop(settings.uid)
     gate = StoreGate(settings.store, opener)
     traffic = Traffic()
-    app = application.create(gate, Access(tokens.find, trusted), Outbox(home.store / "outbox"), traffic)
+    limits = replace(Limits(), time_s=settings.query_time_s)
+    app = application.create(
+        gate, Access(tokens.find, trusted), Outbox(home.store / "outbox"), traffic, limits
+    )
     config = uvicorn.Config(
         app,
         http=PeerProtocol,
@@ -114,11 +123,10 @@ def serve(settings: ServeSettings) -> None:
     os.close(held)
 
 
-def import_store() -> Any:
-    """`Store.open`, everything that it needs imported: after the drop some of it may be out of reach."""
-    from invigilator.incidents.store import Store
-
-    return Store.open
+def import_late_modules() -> None:
+    """Import what the store's libraries would import only when used: by then it may be out of reach."""
+    for name in LATE_MODULES:
+        importlib.import_module(name)
 
 
 def hold(path: Path) -> int:
@@ -138,7 +146,7 @@ def hold(path: Path) -> int:
 
 def listen(settings: ServeSettings) -> list[socket.socket]:
     """The listening sockets: the home's Unix socket and, if asked for, loopback TCP."""
-    path = settings.socket_path or settings.home.serve_socket
+    path = settings.home.serve_socket
     path.unlink(missing_ok=True)
     local = socket.socket(socket.AF_UNIX)
     with short_address(path) as address:

@@ -95,6 +95,9 @@ def serve(
         float | None,
         typer.Option("--idle-timeout", metavar="SECONDS", help="End when nothing was asked for that long."),
     ] = None,
+    query_time: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Limit of a user's query.")
+    ] = 30.0,
 ) -> None:
     """Run the API and the pages, in the foreground. The only process that opens the store; never as root."""
     import logging
@@ -106,7 +109,7 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     place = Home.locate(home)
     address = parse_address(listen) if listen else None
-    run(ServeSettings(place, store or str(place.store), uid, address, idle))
+    run(ServeSettings(place, store or str(place.store), uid, address, idle, query_time))
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -81,7 +81,7 @@ def serving(home: Home, *more: str, wait: bool = True, port: int | None = None) 
     home.make()
     port = port or free_port()
     command = [sys.executable, "-m", "invigilator.guard.cli.main", "serve", "--home", str(home.root)]
-    command += ["--listen", f"127.0.0.1:{port}", *more]
+    command += ["--listen", f"127.0.0.1:{port}", "--query-time", "3", *more]
     with (home.run / "test.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
     service = Service(home, process, port)
