@@ -72,7 +72,7 @@ class ProcessBackend(Backend):
             Launcher(binary, cgroups.folders),
             cgroups,
             Ids(),
-            Layers(self._home / "roots" / "layers", stock),
+            Layers(self._home / "sandboxes", stock),
             root.Roots(self._home / "roots", guarded),
         )
 
@@ -222,7 +222,9 @@ class ProcessSandbox(Sandbox):
         assert self._layer is not None
         walk = changes.Walk(self._root, self._first_id, self._baseline)
         owner = (self.spec.owner_uid, self.spec.owner_gid) if self.spec.owner_uid else None
-        return changes.differences(self._layer.fd, walk, self._all_lowers, under, owner)
+        found = changes.differences(self._layer.fd, walk, self._all_lowers, under, owner)
+        made = self._masks.made if self._masks else frozenset()
+        return (one for one in found if one.change != "added" or one.path not in made)
 
     def limits_hit(self) -> Sequence[LimitHit]:
         """See the contract."""

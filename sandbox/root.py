@@ -65,7 +65,7 @@ class Roots:
     def __init__(self, folder: Path, own: Sequence[Path]) -> None:
         """`folder`: where templates lie. `own`: files and folders of the guard, which never enter."""
         self._folder = folder
-        self._own = tuple(path.resolve() for path in own)
+        self._own = tuple(path for path in map(Path.resolve, own) if _enters(path))
         self._lock = threading.Lock()
         self._current: tuple[str, Path] | None = None
         self._held: list[int] = []
@@ -189,6 +189,10 @@ def hide(layer: Path, top: Path, paths: Iterable[Sequence[str]]) -> None:
             _look_like(top.joinpath(*names[:depth]), layer.joinpath(*names[:depth]))
 
 
+def _enters(path: Path) -> bool:
+    return any(path.is_relative_to(Path("/", name)) for name in system_folders())
+
+
 def _look_like(original: Path, copy: Path) -> None:
     state = original.lstat()
     os.chown(copy, state.st_uid, state.st_gid)
@@ -207,7 +211,7 @@ def _make_template(folder: Path, own: tuple[Path, ...]) -> None:
         elif _is_folder(original):
             (root / name).mkdir()
             _look_like(original, root / name)
-            hide(folder / "hide" / name, original, unreadable(original, (*own, folder.parent.parent)))
+            hide(folder / "hide" / name, original, unreadable(original, own))
     for name, mode in EMPTY_FOLDERS.items():
         (root / name).mkdir(exist_ok=True)
         (root / name).chmod(mode)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from invigilator.profiles.policy import Policy
 from invigilator.sandbox.base import ExitStatus, SandboxSpec, Streams
 from invigilator.sandbox.commands import Command
@@ -133,6 +134,15 @@ def box(make_box: MakeBox) -> Box:
     return make_box()
 
 
+@pytest.fixture(scope="module")
+def shared_box(backend: ProcessBackend) -> Iterator[Box]:
+    """One sandbox for the tests of a file that leave it as it was."""
+    made = backend.prepare(SandboxSpec(uuid.uuid4(), Policy(name="test")))
+    made.start()
+    yield Box(made)
+    made.remove()
+
+
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     folder = tmp_path / "work space"
@@ -153,12 +163,19 @@ class Traces:
     links: frozenset[str]
 
     @classmethod
-    def now(cls) -> Traces:
-        cgroups = {str(path) for path in Path("/sys/fs/cgroup").glob("**/invigilator/*/*") if path.is_dir()}
-        loops = {
-            f"{path.parent.parent.name}:{path.read_text().strip()}"
-            for path in Path("/sys/block").glob("loop*/loop/backing_file")
+    def of(cls, agent: int, home: Path) -> Traces:
+        """Those of the agent with a process id and a state folder; other agents work on this machine too."""
+        pattern = f"**/invigilator/{agent}-*/*"
+        cgroups = {str(path) for path in Path("/sys/fs/cgroup").glob(pattern) if path.is_dir()}
+        backing = {
+            path: path.read_text().strip() for path in Path("/sys/block").glob("loop*/loop/backing_file")
         }
+        loops = {str(path) for path, file in backing.items() if file.startswith(str(home))}
         mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-        links = {path.name for path in Path("/sys/class/net").iterdir()}
-        return cls(frozenset(mounts), frozenset(cgroups), frozenset(loops), frozenset(links))
+        ours = {one for one in mounts if one.startswith(str(home))}
+        links = {path.name for path in Path("/sys/class/net").glob(f"gv{agent:x}-*")}
+        return cls(frozenset(ours), frozenset(cgroups), frozenset(loops), frozenset(links))
+
+    @property
+    def none(self) -> bool:
+        return not (self.mounts or self.cgroups or self.loops or self.links)

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+
 from invigilator.profiles.policy import Limits, Policy
 from invigilator.sandbox.base import SandboxError, Streams
 

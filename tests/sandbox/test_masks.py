@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from invigilator.profiles.policy import CLASS_DEFAULTS, Filesystem, Policy, ProtectedClass
 from invigilator.sandbox.base import CanaryFile, SandboxError
 

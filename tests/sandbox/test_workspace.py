@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from invigilator.profiles.policy import Filesystem, Limits, Policy
 from invigilator.sandbox.base import SandboxError
 
