@@ -175,6 +175,12 @@ def test_an_unknown_class_is_a_warning_and_is_watched() -> None:
     assert loaded.policy.filesystem.protected["graders"].read == "watch"
 
 
+@pytest.mark.parametrize("key", ["disabled", "monitor_only"])
+def test_a_weight_that_is_never_charged_is_not_held_against_a_policy(key: str) -> None:
+    body = f"detectors: {{{key}: [reward_forge]}}\npenalty: {{weights: {{reward_forge: 0.5}}}}\n"
+    assert library.load_text(HEAD + body).policy.penalty.weights["reward_forge"] == 0.5
+
+
 def test_a_readable_class_below_an_unreadable_one_is_a_warning() -> None:
     body = "filesystem: {protected: {grader: [/grader], test: [/grader/public]}}\n"
     (warning,) = library.load_text(HEAD + body).warnings
