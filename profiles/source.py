@@ -64,18 +64,10 @@ def read_file(path: Path) -> str:
     """The text of a policy file. Raises PolicyError for what is no readable UTF-8 file of sane size."""
     place = Place(str(path))
     try:
-        # O_NONBLOCK: opening a FIFO must not wait for a writer.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise PolicyError.at(place, "this is no regular file", "name a YAML file")
-            raw = file.read(FILE_MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        if isinstance(error, PolicyError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise PolicyError.at(
-            place, f"cannot be read: {reason}", "check the path and its permissions"
-        ) from error
+        raw = _read(path, place)
+    except OSError as error:
+        fix = "check the path and its permissions"
+        raise PolicyError.at(place, f"cannot be read: {error.strerror}", fix) from error
     if len(raw) > FILE_MAX_BYTES:
         raise PolicyError.at(place, f"longer than {FILE_MAX_BYTES} bytes", "split it by `extends`")
     try:
@@ -85,6 +77,20 @@ def read_file(path: Path) -> str:
         column = error.start - raw.rfind(b"\n", 0, error.start)
         fix = "save the file as UTF-8; in a path write the byte as \\xNN"
         raise PolicyError.at(Place(str(path), line, column), "this byte is not UTF-8", fix) from error
+
+
+def _read(path: Path, place: Place) -> bytes:
+    if "\0" in str(path):
+        raise PolicyError.at(place, "a path cannot hold a NUL byte", "name a YAML file")
+    # O_NONBLOCK: opening a FIFO must not wait for a writer.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise PolicyError.at(place, "this is no regular file", "name a YAML file")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read(FILE_MAX_BYTES + 1)
+    finally:
+        os.close(fd)
 
 
 def parse(text: str, file: str) -> Table:
