@@ -39,6 +39,14 @@ def test_what_is_no_policy_file_is_refused_at_once(tmp_path: Path, kind: str) ->
         library.load(str(path))
 
 
+def test_a_refused_file_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for name in (f"{tmp_path}/", f"{tmp_path}/gone.yaml", f"{tmp_path}/a\0b.yaml"):
+        with pytest.raises(PolicyError):
+            library.load(name)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 @pytest.mark.parametrize(
     "bomb", ["[" * 60_000, "{a: " * 15_000, "- " * 30_000, "? " * 30_000, "a: [" + "1," * 30_000]
 )
