@@ -14,7 +14,18 @@ from pathlib import Path
 from invigilator.profiles import limits as limit_compiler
 from invigilator.profiles import seccomp
 from invigilator.profiles.policy import PhaseName
-from invigilator.sandbox import build, changes, confinement, files, hidden, masks, recipe, root, workspace
+from invigilator.sandbox import (
+    build,
+    changes,
+    confinement,
+    files,
+    hidden,
+    masks,
+    network,
+    recipe,
+    root,
+    workspace,
+)
 from invigilator.sandbox.base import (
     Actor,
     Backend,
@@ -29,7 +40,7 @@ from invigilator.sandbox.base import (
 )
 from invigilator.sandbox.cgroups import Cgroups, SandboxCgroups
 from invigilator.sandbox.commands import Command, make_ends
-from invigilator.sandbox.ids import Ids
+from invigilator.sandbox.ids import COUNT, FIRST, Ids
 from invigilator.sandbox.launching import Handles, Launcher
 from invigilator.sandbox.layer import Layer, Layers
 from invigilator.sandbox.mounts import mount_table
@@ -46,6 +57,7 @@ class Machinery:
     ids: Ids
     layers: Layers
     roots: root.Roots
+    links: network.Links
 
     @property
     def stage(self) -> Path:
@@ -67,13 +79,15 @@ class ProcessBackend(Backend):
         cgroups = Cgroups()
         package = Path(__file__).resolve().parent.parent
         guarded = [self._home, package, *own]
+        launcher = Launcher(binary, cgroups.folders)
         self._shared = Machinery(
             self._home,
-            Launcher(binary, cgroups.folders),
+            launcher,
             cgroups,
             Ids(),
             Layers(self._home / "sandboxes", stock),
             root.Roots(self._home / "roots", guarded),
+            network.Links(launcher),
         )
 
     @property
@@ -96,6 +110,7 @@ class ProcessBackend(Backend):
     def close(self) -> None:
         """End every sandbox and the zygote."""
         self._shared.launcher.close()
+        self._shared.links.close()
         self._shared.layers.close()
         self._shared.roots.close()
         self._shared.ids.close()
@@ -130,6 +145,7 @@ class ProcessSandbox(Sandbox):
         self._layer: Layer | None = None
         self._cgroups: SandboxCgroups | None = None
         self._first_id = 0
+        self._link: network.Link | None = None
         self._removed = False
         self._masks: masks.Masks | None = None
         self.skipped: Sequence[str] = ()
@@ -168,6 +184,10 @@ class ProcessSandbox(Sandbox):
                 self._handles = self._shared.launcher.start(specification, init, [self._layer.fd])
             finally:
                 os.close(init)
+        if self._network.link:
+            with self._watch.step("link"):
+                number = (self._first_id - FIRST) // COUNT
+                self._link = self._shared.links.make(number, self._handle(Slot.NET), self._network)
         self._masks = masks.Masks(self.spec.policy, self._first_id)
         with self._watch.step("plant"):
             self._plant()
@@ -264,6 +284,8 @@ class ProcessSandbox(Sandbox):
                 command.close()
             if self._cgroups is not None:
                 self._cgroups.remove()
+            if self._link is not None:
+                self._shared.links.remove(self._link)
             if self._layer is not None:
                 self._layer.close()
             if self._first_id:
@@ -303,6 +325,8 @@ class ProcessSandbox(Sandbox):
         with self._watch.step("root"):
             self._lowers = self._choose_root()
             self._workspace_lower: root.Lower = self._choose_workspace()
+        with self._watch.step("network"):
+            self._network = network.needs(spec.policy)
         with self._watch.step("ids"):
             self._first_id = shared.ids.take()
         with self._watch.step("cgroups"):
@@ -341,6 +365,12 @@ class ProcessSandbox(Sandbox):
         return root.Lower("workspace", self._point, folders)
 
     def _plant(self) -> None:
+        if self._network.hosts:
+            known = self.read_file("/etc/hosts").decode()
+            rows = [f"{one} {name}\n" for name, some in self._network.hosts.items() for one in some]
+            files.write_file(
+                self._root, "/etc/hosts", (known + "".join(rows)).encode(), 0o644, self._first_id
+            )
         for canary in self.spec.canaries:
             masks.plant(self._root, canary, self._first_id)
         assert self._layer is not None

@@ -44,6 +44,7 @@ class Op(enum.IntEnum):
     SPLIT = 14
     JOIN = 15
     DETACH = 16
+    ADDRESS = 17
     ARGUMENT = 32
     ENVIRONMENT = 33
     CWD = 34

@@ -59,6 +59,7 @@ enum op {
 	OP_SPLIT = 14,   /* a second mount namespace, a copy of this one: SLOT_MOUNT, SLOT_MASKED */
 	OP_JOIN = 15,    /* descriptor: enter that mount namespace */
 	OP_DETACH = 16,  /* path: unmount, lazily */
+	OP_ADDRESS = 17, /* descriptor of a network namespace, link, address, gateway */
 	/* for EXEC */
 	OP_ARGUMENT = 32, /* one word of the command */
 	OP_ENVIRONMENT = 33,
@@ -103,6 +104,8 @@ struct build {
 void build_init(struct build *build, const int *fds, int fd_count);
 int build_run(struct build *build, struct spec *spec);
 int user_namespace(const struct operation *op, struct build *build); /* userns.c */
+
+int link_address(int network_namespace, const struct operation *op); /* network.c */
 
 /* start.c */
 void start_sandbox(int *fds, int fd_count) __attribute__((noreturn));

@@ -148,6 +148,7 @@ static int apply(struct build *build, const struct operation *op)
 	case OP_SPLIT: return split(build);
 	case OP_JOIN: return setns(given(build, number(op, 0)), CLONE_NEWNS);
 	case OP_DETACH: return umount2(op->text[0], MNT_DETACH | UMOUNT_NOFOLLOW);
+	case OP_ADDRESS: return link_address(given(build, number(op, 0)), op);
 	}
 	errno = ENOSYS;
 	return -1;
@@ -156,7 +157,7 @@ static int apply(struct build *build, const struct operation *op)
 static const int arguments[] = {
 	[OP_STAGE] = 1, [OP_MKDIR] = 4, [OP_MOUNT] = 5, [OP_USERNS] = 5, [OP_TREE] = 4, [OP_PLACE] = 2,
 	[OP_ATTACH] = 2, [OP_SYMLINK] = 2, [OP_NODE] = 6, [OP_FILE] = 5, [OP_PIVOT] = 1, [OP_HOSTNAME] = 1,
-	[OP_OPEN] = 2, [OP_SPLIT] = 0, [OP_JOIN] = 1, [OP_DETACH] = 1,
+	[OP_OPEN] = 2, [OP_SPLIT] = 0, [OP_JOIN] = 1, [OP_DETACH] = 1, [OP_ADDRESS] = 4,
 };
 
 /* 0, or -1 with `reply` filled in. */

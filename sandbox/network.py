@@ -1,0 +1,238 @@
+"""A sandbox's link to the outside, where its policy lets anything out in any phase.
+
+A veth pair: `eth0` inside, with an address from 100.127.192.0/19 (shared address space, RFC 6598) that follows
+from the sandbox's ids. The host's end drops what does not come from that address and, where all phases deny by
+default, what no rule of any phase allows; which phase may reach what is decided by the sensor's cgroup programs.
+The nftables tables belong to this process (flag `owner`): they go when it goes, however it ends, as the link
+goes with the sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import ipaddress
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from invigilator.profiles import network as compiler
+from invigilator.profiles.network import NetRule, NetworkRules
+from invigilator.profiles.policy import PhaseName, Policy
+from invigilator.sandbox.base import SandboxError, UnavailableError
+from invigilator.sandbox.launching import Launcher
+from invigilator.sandbox.spec import Op, Specification
+
+NETWORK = ipaddress.ip_network("100.127.192.0/19")
+INSIDE = "eth0"
+PREFIX = "gv"
+_PROTOCOLS = {0: "", 6: "tcp", 17: "udp"}
+_MAPPED = bytes(10) + b"\xff\xff"
+_PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a policy needs of the network. `hosts`: name → addresses, for /etc/hosts."""
+
+    link: bool
+    open: bool
+    rules: tuple[NetRule, ...]
+    hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def needs(policy: Policy) -> Needs:
+    """All phases taken together; `SandboxError` where a name of the policy has no address."""
+    if not compiler.needs_link(policy):
+        return Needs(False, False, ())
+    try:
+        phases: list[NetworkRules] = [compiler.compile(policy, phase) for phase in _PHASES]
+    except compiler.NetworkError as error:
+        raise SandboxError(f"the policy's network rules: {error}") from error
+    hosts = {name: found for rules in phases for name, found in rules.hosts.items()}
+    allowed = dict.fromkeys(rule for rules in phases for rule in rules.rules if rule.allow)
+    return Needs(True, any(rules.default_allow for rules in phases), tuple(allowed), hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One sandbox's link: name of its host end, address inside, address of the host end."""
+
+    name: str
+    inside: str
+    gateway: str
+
+
+class Links:
+    """The links of one agent. Thread-safe."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._lock = threading.Lock()
+        self._tables: _Tables | None = None
+
+    def make(self, number: int, namespace: int, wanted: Needs) -> Link:
+        """Link the network namespace (a descriptor); `number` is unique among live sandboxes."""
+        first = int(NETWORK.network_address) + 2 * number
+        gateway, inside = (str(ipaddress.ip_address(first + offset)) for offset in (0, 1))
+        link = Link(f"{PREFIX}{os.getpid():x}-{number:x}", inside, gateway)
+        with self._lock:
+            tables = self._ready()
+            self._pair(link, namespace)
+            try:
+                tables.run(filter_text(link, wanted))
+                self._inside(link, namespace)
+            except BaseException:
+                self._drop(link)
+                raise
+        return link
+
+    def remove(self, link: Link) -> None:
+        """Remove a link, if the sandbox's end has not taken it along already."""
+        with self._lock:
+            self._drop(link)
+
+    def close(self) -> None:
+        """Remove the tables."""
+        with self._lock:
+            if self._tables:
+                self._tables.close()
+            self._tables = None
+
+    def _ready(self) -> _Tables:
+        if self._tables is None:
+            self._tables = _Tables()
+            self._tables.run(masquerade_text(f"{PREFIX}{os.getpid():x}", forwarding()))
+        return self._tables
+
+    def _pair(self, link: Link, namespace: int) -> None:
+        from pyroute2 import IPRoute
+        from pyroute2.netlink.exceptions import NetlinkError
+
+        try:
+            with IPRoute() as route:
+                peer = {"ifname": INSIDE, "net_ns_fd": namespace}
+                route.link("add", ifname=link.name, kind="veth", peer=peer)
+                index = route.link_lookup(ifname=link.name)[0]
+                _sysctl(f"ipv6/conf/{link.name}/disable_ipv6", "1")
+                route.addr("add", index=index, address=link.gateway, prefixlen=31)
+                route.link("set", index=index, state="up")
+                _sysctl(f"ipv4/conf/{link.name}/forwarding", "1")
+        except NetlinkError as error:
+            raise SandboxError(f"cannot make the sandbox's link: {os.strerror(error.code)}") from error
+
+    def _inside(self, link: Link, namespace: int) -> None:
+        spec = Specification()
+        spec.add(Op.ADDRESS, 2, INSIDE, link.inside, link.gateway)
+        self._launcher.run(spec, [namespace]).close()
+
+    def _drop(self, link: Link) -> None:
+        from pyroute2 import IPRoute
+
+        with contextlib.suppress(Exception), IPRoute() as route:
+            for index in route.link_lookup(ifname=link.name):
+                route.link("del", index=index)
+        if self._tables:
+            with contextlib.suppress(SandboxError):
+                self._tables.run(f"delete table netdev {link.name}\n")
+
+
+def filter_text(link: Link, wanted: Needs) -> str:
+    """nft(8) commands: what may come out of the sandbox's end."""
+    lines = [
+        f"table netdev {link.name} {{", "flags owner", "chain out {",
+        f'type filter hook ingress device "{link.name}" priority 0; policy drop;',
+        "ether type arp accept", f"ip saddr != {link.inside} drop",
+    ]  # fmt: skip
+    lines += ["ip version 4 accept"] if wanted.open else _accepted(wanted.rules)
+    return "\n".join([*lines, "}", "}"]) + "\n"
+
+
+def _accepted(rules: Iterable[NetRule]) -> list[str]:
+    lines = []
+    for rule in rules:
+        if not rule.prefix.startswith(_MAPPED) or rule.length < 96:
+            if rule.length:
+                continue  # IPv6, which the link does not carry
+            target = "0.0.0.0/0"
+        else:
+            target = f"{ipaddress.IPv4Address(rule.prefix[12:])}/{rule.length - 96}"
+        protocol = _PROTOCOLS.get(rule.protocol)
+        words = f"ip daddr {target}"
+        if protocol:
+            words += f" {protocol} dport {rule.port_low}-{rule.port_high}"
+        elif (rule.port_low, rule.port_high) != (0, 65535):
+            words += f" meta l4proto {{ tcp, udp }} th dport {rule.port_low}-{rule.port_high}"
+        lines.append(f"{words} accept")
+    return lines
+
+
+def masquerade_text(name: str, only_ours: bool) -> str:
+    """nft(8) commands: sandboxes speak with the host's address. `only_ours`: nothing else was forwarded
+    before, and nothing else shall be now."""
+    lines = [f"table ip {name} {{", "flags owner", "chain post {", "type nat hook postrouting priority srcnat;",
+             f'ip saddr {NETWORK} oifname != "{PREFIX}*" masquerade', "}"]  # fmt: skip
+    lines += ["chain forward {", "type filter hook forward priority filter;",
+              f'iifname "{PREFIX}*" oifname "{PREFIX}*" drop']  # fmt: skip
+    if only_ours:
+        lines.append(f'iifname != "{PREFIX}*" oifname != "{PREFIX}*" drop')
+    return "\n".join([*lines, "}", "}"]) + "\n"
+
+
+def forwarding() -> bool:
+    """Let the uplinks forward; whether that was off before. It stays on: answers come in through them."""
+    folder = Path("/proc/sys/net/ipv4/conf")
+    changed = False
+    for link in _uplinks():
+        file = folder / link / "forwarding"
+        if file.exists() and file.read_text().strip() == "0":
+            file.write_text("1")
+            changed = True
+    return changed
+
+
+def _uplinks() -> set[str]:
+    """Links that carry a default route, or any route where there is none (proc(5), /proc/net/route)."""
+    rows = [line.split() for line in Path("/proc/self/net/route").read_text().splitlines()[1:]]
+    chosen = {row[0] for row in rows if row[1] == "00000000"} or {row[0] for row in rows}
+    return {name for name in chosen if not name.startswith(PREFIX)}
+
+
+def _sysctl(name: str, value: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        Path("/proc/sys/net", name).write_text(value)
+
+
+class _Tables:
+    """libnftables with one netlink socket, to which the tables belong."""
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL("libnftables.so.1")
+        except OSError as error:
+            raise UnavailableError("a policy with egress needs nftables: apt-get install nftables") from error
+        self._library.nft_ctx_new.restype = ctypes.c_void_p
+        self._library.nft_ctx_free.argtypes = [ctypes.c_void_p]
+        self._library.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+        for name in ("nft_ctx_buffer_error", "nft_ctx_buffer_output", "nft_ctx_get_error_buffer"):
+            getattr(self._library, name).argtypes = [ctypes.c_void_p]
+        self._library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
+        self._context = self._library.nft_ctx_new(0)
+        if not self._context:
+            raise OSError(errno.ENOMEM, "nftables")
+        self._library.nft_ctx_buffer_error(self._context)
+
+    def run(self, text: str) -> None:
+        """nft(8) commands; `SandboxError` where one fails."""
+        if self._library.nft_run_cmd_from_buffer(self._context, text.encode()) != 0:
+            said = self._library.nft_ctx_get_error_buffer(self._context) or b""
+            raise SandboxError(f"nftables refuses the link's filter: {said.decode(errors='replace').strip()}")
+
+    def close(self) -> None:
+        """Drop the tables."""
+        if self._context:
+            self._library.nft_ctx_free(self._context)
+        self._context = None

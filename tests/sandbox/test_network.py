@@ -1,0 +1,150 @@
+"""Links of sandboxes, in a network namespace that stands for the host."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from invigilator.profiles.network import NetRule
+from invigilator.sandbox.network import Link, Needs, filter_text
+from invigilator.sandbox.process import ProcessBackend
+
+HOST = """
+import os, sys, socket, subprocess, threading, uuid
+from pathlib import Path
+from invigilator.profiles.policy import EgressRule, Network, Policy
+from invigilator.sandbox.base import SandboxSpec, Streams
+from invigilator.sandbox.process import ProcessBackend
+
+def sh(text): subprocess.run(["bash", "-ec", text], check=True)
+sh('''
+ip link set lo up
+ip link add up0 type veth peer name up1; ip link set up1 up; ip addr add 198.51.100.1/24 dev up0; ip link set up0 up
+''')
+servers = [socket.create_server((address, port)) for address in ("198.51.100.1",) for port in (80, 81)]
+for server in servers:
+    threading.Thread(target=lambda s=server: [s.accept()[0].sendall(b"served") for _ in range(50)], daemon=True).start()
+backend = ProcessBackend(Path(sys.argv[1]), stock=0)
+null = os.open("/dev/null", os.O_RDWR)
+
+def box_of(network):
+    box = backend.prepare(SandboxSpec(uuid.uuid4(), Policy(name="t", network=network)))
+    box.start()
+    return box
+
+def ask(box, address, port):
+    script = (f"import socket\\ntry:\\n s=socket.create_connection(({address!r},{port}),1)\\n print(s.recv(9))\\n"
+              "except OSError as e: print(type(e).__name__, e.errno)")
+    read, write = os.pipe()
+    command = box.execute(["python3", "-c", script], phase="agent", streams=Streams(null, write, 2))
+    os.close(write)
+    answer = os.fdopen(read, "rb").read().decode().strip()
+    command.wait(10)
+    return answer
+"""
+
+
+@pytest.fixture
+def as_host(tmp_path: Path, backend: ProcessBackend):  # type: ignore[no-untyped-def]
+    """Run a script in a network and mount namespace of its own; its output."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "roots").symlink_to(backend._home / "roots")
+
+    def run(script: str) -> str:
+        whole = HOST + textwrap.dedent(script) + "\nbackend.close()\n"
+        command = ["unshare", "-n", "-m", sys.executable, "-c", whole, str(home)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_an_allowed_address_answers_and_others_are_dropped_at_the_hosts_end(as_host) -> None:  # type: ignore[no-untyped-def]
+    out = as_host(
+        """
+        rule = EgressRule(name="web", target="198.51.100.1", ports=[80])
+        box = box_of(Network(egress=[rule]))
+        print(ask(box, "198.51.100.1", 80), ask(box, "198.51.100.1", 81), ask(box, "127.0.0.1", 1), sep="|")
+        box.remove()
+        """
+    )
+    answers = out.strip().split("|")
+    assert answers[0] == "b'served'"
+    assert answers[1].startswith("TimeoutError")
+    assert answers[2] == "ConnectionRefusedError 111"
+
+
+def test_an_open_policy_reaches_all_and_sandboxes_do_not_reach_each_other(as_host) -> None:  # type: ignore[no-untyped-def]
+    out = as_host(
+        """
+        one, two = box_of(Network(default_action="allow")), box_of(Network(default_action="allow"))
+        print(ask(one, "198.51.100.1", 80), ask(two, "198.51.100.1", 81), ask(one, two._link.inside, 9), sep="|")
+        one.remove(), two.remove()
+        """
+    )
+    answers = out.strip().split("|")
+    assert answers[:2] == ["b'served'", "b'served'"] and answers[2].startswith("TimeoutError")
+
+
+def test_links_and_tables_go(as_host) -> None:  # type: ignore[no-untyped-def]
+    out = as_host(
+        """
+        box = box_of(Network(default_action="allow"))
+        name = box._link.name
+        print(sum(name in row for row in os.listdir("/proc/sys/net/ipv4/conf")))
+        box.remove()
+        print(sum(name in row for row in os.listdir("/proc/sys/net/ipv4/conf")))
+        backend._shared.links.close()
+        print(repr(subprocess.run(["nft", "list", "tables"], capture_output=True, text=True).stdout))
+        """
+    )
+    assert out.split() == ["1", "0", "''"]
+
+
+def test_links_and_tables_go_with_an_agent_that_is_killed(as_host) -> None:  # type: ignore[no-untyped-def]
+    out = as_host(
+        """
+        def seen():
+            links = [one for one in os.listdir("/proc/sys/net/ipv4/conf") if one.startswith("gv")]
+            rules = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True).stdout.split()
+            return len(links), rules.count("table")
+        other = Path(sys.argv[1]).with_name("other")
+        other.mkdir()
+        (other / "roots").symlink_to(Path(sys.argv[1]) / "roots")
+        code = (
+            "import sys, time, uuid; from pathlib import Path; from invigilator.profiles.policy import *; "
+            "from invigilator.sandbox.base import SandboxSpec; from invigilator.sandbox.process import ProcessBackend\\n"
+            "box = ProcessBackend(Path(sys.argv[1]), stock=0).prepare(SandboxSpec(uuid.uuid4(), "
+            "Policy(name='t', network=Network(default_action='allow'))))\\nbox.start(); print(flush=True); time.sleep(99)"
+        )
+        agent = subprocess.Popen([sys.executable, "-c", code, str(other)], stdout=subprocess.PIPE)
+        agent.stdout.readline()
+        before = seen()
+        agent.kill(); agent.wait()
+        import time
+        deadline = time.monotonic() + 10
+        while seen() != (0, 0) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        print(before, seen())
+        """
+    )
+    assert out.strip() == "(1, 2) (0, 0)"
+
+
+def test_the_filter_says_what_the_rules_say() -> None:
+    mapped = bytes(10) + b"\xff\xff" + bytes([10, 1, 0, 0])
+    rules = (
+        NetRule(mapped, 112, 443, 443, 6, True, "a"), NetRule(bytes(16), 128, 1, 2, 6, True, "v6"),
+        NetRule(mapped, 128, 0, 65535, 0, True, "any"), NetRule(mapped, 112, 53, 53, 0, True, "dns"),
+    )  # fmt: skip
+    text = filter_text(Link("gv1-0", "100.127.192.1", "100.127.192.0"), Needs(True, False, rules))
+    assert "ip daddr 10.1.0.0/16 tcp dport 443-443 accept" in text
+    assert "ip daddr 10.1.0.0/32 accept" in text
+    assert "ip daddr 10.1.0.0/16 meta l4proto { tcp, udp } th dport 53-53 accept" in text
+    assert "policy drop" in text and "ip saddr != 100.127.192.1 drop" in text and "::" not in text
