@@ -21,6 +21,7 @@ from invigilator.profiles.errors import Place, PolicyError, Problem
 
 FILE_MAX_BYTES = 64 << 10
 DEPTH_MAX = 16
+VALUES_MAX = 5000
 INTEGER_DIGITS_MAX = 15
 """Longer integers are no longer exact in JSON (2^53 has 16 digits)."""
 
@@ -161,6 +162,7 @@ class _Composer:
 
     def __init__(self, text: str, file: str) -> None:
         self._file = file
+        self._values = 0
         self._events: Iterator[yaml.Event] = iter(yaml.parse(text, Loader=yaml.SafeLoader))
 
     def document(self) -> Node:
@@ -176,6 +178,9 @@ class _Composer:
 
     def _node(self, event: yaml.Event, depth: int) -> Node:
         self._refuse_features(event, depth)
+        self._values += 1
+        if self._values > VALUES_MAX:
+            raise self._error(event, f"more than {VALUES_MAX} values", "split the file by `extends`")
         if isinstance(event, yaml.MappingStartEvent):
             return self._table(event, depth)
         if isinstance(event, yaml.SequenceStartEvent):

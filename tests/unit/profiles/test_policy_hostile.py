@@ -51,10 +51,10 @@ def test_a_refused_file_leaves_no_descriptor_open(tmp_path: Path) -> None:
     "bomb", ["[" * 60_000, "{a: " * 15_000, "- " * 30_000, "? " * 30_000, "a: [" + "1," * 30_000]
 )
 def test_a_bomb_is_refused_within_seconds(bomb: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(PolicyError):
         library.load_text(bomb)
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 3
 
 
 def test_the_parents_entries_cannot_be_doubled_level_by_level(tmp_path: Path) -> None:
