@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
@@ -16,12 +17,15 @@ from invigilator.guard.errors import GuardError
 from invigilator.guard.evaluation import fetch, score
 from invigilator.guard.evaluation.report import CaseResult, State
 from invigilator.guard.evaluation.suite import Case, Expectation, Step, Suite
+from invigilator.guard.link import AgentGoneError
 from invigilator.guard.sdk import Sandbox
 from invigilator.incidents.records import Report
 from invigilator.profiles.library import load_text
 from invigilator.profiles.policy import PhaseName, Policy
 
 PHASES: Sequence[PhaseName] = ("setup", "agent", "verify")
+LOG_CHARS = 1500
+"""How much of a dead agent's log goes into the results."""
 GRACE_S = 30.0
 """How much longer than its steps' own limits a case may take: sandbox, stage and verdict."""
 
@@ -56,10 +60,19 @@ async def run_case(suite: Suite, case: Case, home: Path, folder: Path, cache: Pa
     except TimeoutError:
         return _result(case, "broken", "did not end in time", seconds=time.monotonic() - began)
     except Exception as error:  # an evaluation goes on over whatever one case meets
-        return _result(case, "broken", f"{type(error).__name__}: {error}", seconds=time.monotonic() - began)
+        note = f"{type(error).__name__}: {error}"
+        if isinstance(error, AgentGoneError):
+            note += f"; its log ends: {_log_end(home / 'run' / 'agent.log')}"
+        return _result(case, "broken", note, seconds=time.monotonic() - began)
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     return judge(case, policy, report, time.monotonic() - began)
+
+
+def _log_end(log: Path) -> str:
+    with contextlib.suppress(OSError):
+        return log.read_text(errors="replace")[-LOG_CHARS:]
+    return "(no log)"
 
 
 def build_workspace(suite: Suite, case: Case, folder: Path, cache: Path) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -189,7 +189,7 @@ def load_suite(folder: Path = DEFAULT_SUITE) -> Suite:
 def _cases(file: Path, shared: Mapping[str, Any], honest: bool) -> list[Case]:
     content = _read(file)
     cases = []
-    for raw in content["cases"]:
+    for raw in [one for raw in content["cases"] for one in _with_twin(raw)]:
         try:
             steps = [_with_snippet(step, shared["snippets"]) for step in raw.get("steps", ())]
             policy = merge(shared["policy"], raw.get("policy", {}))
@@ -199,6 +199,19 @@ def _cases(file: Path, shared: Mapping[str, Any], honest: bool) -> list[Case]:
         except (ValidationError, KeyError) as error:
             raise SuiteError(f"case {raw.get('id')!r}: {error}", where=str(file)) from error
     return cases
+
+
+def _with_twin(raw: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The case, and where it has `observed: [outcome, …]` its twin under a policy that refuses nothing."""
+    enforced = {key: value for key, value in raw.items() if key != "observed"}
+    yield enforced
+    if outcomes := raw.get("observed"):
+        yield {
+            **enforced,
+            "id": f"observed-{raw.get('id')}",
+            "policy": merge(raw.get("policy", {}), {"mode": "observe"}),
+            "expect": [{**expectation, "outcome": outcomes} for expectation in raw.get("expect", ())],
+        }
 
 
 def _digest(content: Any) -> str:
