@@ -8,8 +8,9 @@ import fcntl
 import importlib
 import logging
 import os
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,6 @@ SERVE_UID = 61500
 """No account of that number is needed; Debian gives out 1000 to 59999 to people."""
 BACKLOG = 1024
 LATE_MODULES = ("chdb", "clickhouse_connect", "pandas", "pyarrow.csv", "uvicorn.lifespan.on")
-IDLE_CHECK_S = 0.5
 _log = logging.getLogger("invigilator.serve")
 
 
@@ -73,6 +73,17 @@ class Server(uvicorn.Server):
         self._traffic = traffic
         self._idle_timeout_s = settings.idle_timeout_s
         self._start_lock = lock
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End in peace on a signal; uvicorn would send it to itself again, and end by it."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def on_tick(self, counter: int) -> bool:
         """Whether to end now; called ten times a second."""

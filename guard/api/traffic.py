@@ -16,6 +16,7 @@ BODY_BYTES_MAX = 16 << 20
 REQUESTS_PER_S = 50.0
 REQUESTS_BURST = 200.0
 ADDRESSES_MAX = 4096
+DATA_HEADERS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 SEGMENTS_PATH = "/v1/segments"
 WATCHING_PATHS = frozenset({"/v1/health"})
 """Asking these does not keep an idle server alive."""
@@ -83,7 +84,20 @@ class TrafficRules:
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > limit:
             raise too_large(limit)
-        await self._app(scope, counted(receive, limit), send)
+        await self._app(scope, counted(receive, limit), unsniffed(send))
+
+
+def unsniffed(send: Send) -> Send:
+    """`send`, with the headers of an answer that is data: not cached, not taken for something else."""
+
+    async def marked(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = {name for name, _ in message["headers"]}
+            added = [(name, value) for name, value in DATA_HEADERS if name not in given]
+            message = {**message, "headers": [*message["headers"], *added]}
+        await send(message)
+
+    return marked
 
 
 def counted(receive: Receive, limit: int) -> Receive:
