@@ -1,7 +1,7 @@
 """Network rules → the kernel's tries: which longest prefix holds which ordered choices.
 
-In the kernel the longest prefix that covers an address is one look-up. So each distinct prefix is given, in
-the rules' order, the choices of all rules whose prefixes cover it: the first that matches decides, as written.
+In the kernel the longest prefix that covers an address is one look-up. So each distinct prefix is given,
+in the rules' order, the choices of all rules whose prefixes cover it: the first that matches decides.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ VALUE = np.dtype([("count", "<u4"), ("reserved", "<u4"), ("at", CHOICE, (CHOICES
 
 @dataclass(frozen=True, slots=True)
 class NetRule:
-    """One rule: addresses under `prefix` (16 bytes, IPv4 as ::ffff:a.b.c.d) of `length` bits (0 to 128), ports
-    from `port_low` to `port_high`, protocol number (6 TCP, 17 UDP, 0 any), and whether it allows."""
+    """One rule: addresses under `prefix` (16 bytes, IPv4 as ::ffff:a.b.c.d) of `length` bits (0 to 128),
+    ports from `port_low` to `port_high`, protocol number (6 TCP, 17 UDP, 0 any), and whether it allows."""
 
     prefix: bytes
     length: int

@@ -24,20 +24,24 @@ class SlotOrder:
     waiting_since: float | None = None
 
     def ready(
-        self, seqs: npt.NDArray[np.uint64], missing: npt.NDArray[np.bool_], lost: int, now: float
+        self, seqs: npt.NDArray[np.uint64], missing: npt.NDArray[np.bool_] | None, lost: int, now: float
     ) -> int:
-        """How many of the sorted events `seqs`, shape (n,), may be handed out. `missing`: their strings are not
-        in; `lost`: the kernel's count of lost events; `now`: seconds."""
+        """How many of the sorted events `seqs`, shape (n,), may be handed out.
+
+        `missing`: whose strings are not in (None: all are); `lost`: the kernel's count of lost events; `now`
+        in seconds.
+        """
         count = len(seqs)
+        absent = missing is not None and bool(missing.any())
         gaps = int(seqs[-1]) - self.delivered - count
-        if gaps <= 0 and not missing.any():
+        if gaps <= 0 and not absent:
             self.delivered, self.waiting_since = int(seqs[-1]), None
             return count
         if self.waiting_since is None:
             self.waiting_since = now
         age = now - self.waiting_since
         explained = age >= SETTLE_S and self.settled + self.vanished + gaps <= lost + self.vanished
-        if (explained and not missing.any()) or age >= GIVE_UP_S:
+        if (explained and not absent) or age >= GIVE_UP_S:
             if explained or gaps <= 0:
                 self.settled += max(gaps, 0)
             else:
@@ -47,7 +51,7 @@ class SlotOrder:
             self.delivered, self.waiting_since = int(seqs[-1]), None
             return count
         steps = np.diff(seqs, prepend=np.uint64(self.delivered)) != 1
-        stop = steps | missing
+        stop = steps if missing is None else steps | missing
         prefix = int(np.argmax(stop)) if stop.any() else count
         if prefix:
             self.delivered = int(seqs[prefix - 1])

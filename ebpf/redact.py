@@ -1,7 +1,7 @@
 """Credentials in command lines, replaced before anybody else sees them.
 
-Runs once per distinct argument vector. Shapes of keys are those that the issuers document (AWS access key ids,
-GitHub and GitLab tokens, OpenAI and Anthropic keys, Slack tokens, Google API keys, JSON Web Tokens, PEM keys).
+Runs once per distinct argument vector. Shapes of keys are those that the issuers document (AWS access key
+ids, GitHub and GitLab tokens, OpenAI and Anthropic keys, Slack tokens, Google API keys, JSON Web Tokens).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _URL = re.compile(rb"(?P<keep>[a-z][a-z0-9+.-]*://[^/\s\0:@]*:)(?P<value>[^/\s\0
 
 
 def redact(text: bytes) -> bytes:
-    """`text` (arguments joined by NUL) with credentials replaced by `[redacted]`; the same object where none is."""
+    """`text` (arguments joined by NUL) with credentials replaced; the same object where there are none."""
     found = _SHAPES.sub(REPLACEMENT, text)
     for pattern in (_HEADER, _NAMED, _URL):
         found = pattern.sub(rb"\g<keep>" + REPLACEMENT, found)

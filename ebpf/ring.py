@@ -13,13 +13,17 @@ import struct
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
-from .events import EVENT, Records
+from .events import EVENT
 
 BUSY = np.uint32(1 << 31)
 HEAD_BYTES = 8
-FRAME = np.dtype([("length", "<u4"), ("page", "<u4"), ("event", EVENT)])
-"""One event in the ring; 200 bytes."""
+FRAME = np.dtype([("head", "<u4"), ("page", "<u4"), ("event", np.void, EVENT.itemsize)])
+"""One event in the ring, 200 bytes; the event is opaque, so that numpy copies it whole."""
+
+Frames = npt.NDArray[np.void]
+_NOTHING: Frames = np.empty(0, FRAME)
 
 STRING_RECORD = np.dtype(
     [("serial", "<u4"), ("length", "<u2"), ("slot", "<u2"), ("dev", "<u4"), ("role", "<u4")]
@@ -50,20 +54,19 @@ class Ring:
         """Bytes not yet taken."""
         return int(self._produced[0]) - int(self._consumed[0])
 
-    def take_events(self, most: int) -> Records:
-        """At most `most` events in ring order, copied out and given back to the kernel; shape (n,)."""
+    def ready(self, most: int) -> Frames:
+        """At most `most` events, in ring order, still in the kernel's memory; shape (n,). See `release`."""
         count = min(self.waiting() // FRAME.itemsize, most)
         if not count:
-            return np.empty(0, EVENT)
-        at = int(self._consumed[0])
-        frames = np.frombuffer(self._data, FRAME, count, at & (self.size - 1))
-        busy = np.flatnonzero(frames["length"] & BUSY)
-        if len(busy):
-            frames = frames[: busy[0]]
-        taken = np.empty(len(frames), EVENT)
-        taken[:] = frames["event"]
-        self._consumed[0] = at + len(frames) * FRAME.itemsize
-        return taken
+            return _NOTHING
+        at = int(self._consumed[0]) & (self.size - 1)
+        frames = np.frombuffer(self._data, FRAME, count, at)
+        busy = np.flatnonzero(frames["head"] & BUSY)
+        return frames[: busy[0]] if len(busy) else frames
+
+    def release(self, count: int) -> None:
+        """Give the first `count` events back to the kernel; what `ready` showed is then no longer theirs."""
+        self._consumed[0] += np.uint64(count * FRAME.itemsize)
 
     def take_strings(self) -> Iterator[tuple[int, int, int, int, bytes]]:
         """(serial, slot, device, role, bytes) of every string waiting, until one is still being written."""

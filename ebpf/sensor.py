@@ -6,6 +6,7 @@ One `Sensor` a machine, in one process, used by one thread at a time (a lock hol
 
 from __future__ import annotations
 
+import mmap
 import os
 import secrets
 import threading
@@ -15,38 +16,46 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from .build import BuildError, object_file
-from .events import EVENT, STRING_FIELDS, Actor, EventBatch, EventClass, Kind, Phase, Records, Tier
-from .layout import KINDS, LOSS_REASONS, MAX_SLOTS, REGISTRATION, SLOT, STREAM, TAKEN
+from .events import EVENT, Actor, EventBatch, EventClass, Kind, Phase, Records, Tier
+from .layout import LOSS_REASONS, MAX_SLOTS, REGISTRATION, SLOT, STREAM, TAKEN
 from .loader import Kernel, LoadError, check_layout, kernel_has
-from .network import KEY, VALUE, NetRule, compile_rules
+from .network import NetRule
 from .order import SlotOrder
-from .ring import STRING_RECORD, Ring, Waker
-from .strings import Mount, StringTable
+from .reader import Reader
+from .rulesets import Rulesets
+from .streams import stream_objects
+from .strings import Mount
 
 TRACING = (
-    "dispatch on_fork on_exec on_exit on_attach on_cgroup_mkdir on_cgroup_rmdir on_sock_state on_signal"
-).split()
+    "dispatch",
+    "on_fork",
+    "on_exec",
+    "on_exit",
+    "on_attach",
+    "on_cgroup_mkdir",
+    "on_cgroup_rmdir",
+    "on_sock_state",
+    "on_signal",
+)
 FILTERS = (
-    "filter_connect4 filter_connect6 filter_sendmsg4 filter_sendmsg6 filter_socket filter_egress".split()
+    "filter_connect4",
+    "filter_connect6",
+    "filter_sendmsg4",
+    "filter_sendmsg6",
+    "filter_socket",
+    "filter_egress",
 )
 
-MOST_EVENTS = 1 << 18
-"""Events of one ring that one drain takes at most."""
 NAP_S = 0.01
 """How long a reader sleeps when the kernel does not wake it: the latency of a quiet machine."""
-EPOCH_STRINGS = 1 << 18
-"""Live strings after which the kernel is told to send those still in use again, and the old are forgotten."""
-EPOCH_GRACE_S = 2.0
 QUARANTINE_S = 0.05
 """How long a freed slot rests, so that events under way cannot be taken for its next sandbox's."""
 MISSED_EVERY_S = 0.05
 """How long the kernel's count of skipped runs is taken for current."""
-TTY_DEV = 0x00500000
 EMIT_TRIES = 50
 
 
@@ -56,9 +65,9 @@ class SensorUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What became of a sandbox's events: `produced` numbers given, `lost` of them never came, by (class name,
-    reason). `strings_lost`: events that came without one of their strings. `unattributed`: losses on this
-    machine since the sandbox was registered that cannot be charged to any one: every sandbox is then partial."""
+    """What became of a sandbox's events: `produced` numbers given, `lost` of them never came, by (class
+    name, reason). `strings_lost`: events that came without one of their strings. `unattributed`: losses on
+    this machine since the sandbox was registered that nobody can be charged with: all are then partial."""
 
     produced: int
     lost: int
@@ -85,27 +94,16 @@ class Sensor:
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         self._kernel = kernel
         self._lock = threading.RLock()
-        self._bulk = Ring(kernel.map_fd("bulk"), sizes["bulk"])
-        self._precious = Ring(kernel.map_fd("precious"), sizes["precious"])
-        self._strings_ring = Ring(kernel.map_fd("strings"), sizes["strings"])
-        self._waker = Waker([self._bulk, self._precious, self._strings_ring])
         self._slots = _map_slots(kernel)
-        self._string_seen = self._slots["string_seen"]
-        self._seen = self._slots["seen"]
-        self._epoch = kernel.variable(".data", "string_epoch", np.uint32)
-        self._serial = kernel.variable(".bss", "string_serial", np.uint32)
+        self._reader = Reader(kernel, sizes, self._slots, self._order)
+        self._table = self._reader.table
+        self._rulesets = Rulesets(kernel, self._table)
         self._unattributed = kernel.variable(".bss", "unattributed", np.uint64)
-        self._table = StringTable()
         self._registered: dict[int, _Registered] = {}
         self._ended: dict[int, _Registered] = {}
         self._free: deque[tuple[float, int]] = deque((0.0, slot) for slot in range(1, MAX_SLOTS))
         self._registrations = 0
-        self._pending = np.empty(0, EVENT)
-        self._single_use: set[int] = set()
-        self._rulesets: dict[tuple[Any, ...], tuple[int, int, list[bytes]]] = {}
-        self._next_ruleset = 1
-        self._forget_at: tuple[float, int] | None = None
-        self._epoch_serial = 0
+        self._spoken: deque[int] = deque()
         self._missed = 0
         self._missed_until = 0.0
 
@@ -117,7 +115,10 @@ class Sensor:
         precious_bytes: int = 8 << 20,
         string_bytes: int = 8 << 20,
     ) -> Sensor:
-        """Compile if need be, load, check and attach. Sizes are powers of two. `SensorUnavailable` otherwise."""
+        """Compile if need be, load, check and attach. Sizes are powers of two.
+
+        `SensorUnavailable` says what is missing.
+        """
         _require()
         sizes = {"bulk": bulk_bytes, "precious": precious_bytes, "strings": string_bytes}
         try:
@@ -170,7 +171,7 @@ class Sensor:
     def set_stream(self, slot: int, fd: int) -> None:
         """A recorded stream, by any descriptor of its pipe or terminal: what is written there is OUTPUT."""
         with self._lock:
-            for dev, ino in _stream_objects(fd):
+            for dev, ino in stream_objects(fd):
                 self._add_object("streams", self._registered[slot].streams, slot, dev, ino)
 
     def watch(self, slot: int, dev: int, ino: int) -> None:
@@ -180,7 +181,7 @@ class Sensor:
             self._slots["watches"][slot] += 1
 
     def attach_network(self, cgroup: Path) -> list[int]:
-        """Put the network filters on a parent v2 cgroup, once for all sandboxes below it; handles to detach."""
+        """Put the network filters on a parent v2 cgroup, once for all below it; returns handles to detach."""
         fd = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
         try:
             return [self._kernel.attach_cgroup(program, fd) for program in FILTERS]
@@ -208,7 +209,7 @@ class Sensor:
         with self._lock:
             entry = self._registered[slot]
             previous = entry.rulesets.pop(phase, None)
-            number = self._use_ruleset(tuple(rules))
+            number = self._rulesets.use(rules)
             entry.rulesets[phase] = number
             setting = self._slots["net"][slot, int(phase)]
             setting["ruleset"] = number
@@ -216,7 +217,7 @@ class Sensor:
             setting["loopback"] = loopback
             setting["enforce"] = 1
             if previous is not None:
-                self._release_ruleset(previous)
+                self._rulesets.release(previous)
 
     def emit(
         self,
@@ -244,11 +245,11 @@ class Sensor:
                 serial = self._table.add_own(words)
                 record[name] = serial
                 if serial:
-                    self._single_use.add(serial)
+                    self._spoken.append(serial)
             for _ in range(EMIT_TRIES):
                 if self._kernel.run("control_emit", record) == 0:
                     return
-                self._pull()
+                self._reader.pull()
             raise LoadError(0, f"the event ring stays full: {kind.name} could not be recorded")
 
     def drain(self, timeout_s: float = 0.0) -> EventBatch:
@@ -256,14 +257,14 @@ class Sensor:
         deadline = time.monotonic() + timeout_s
         while True:
             with self._lock:
-                batch = self._drain_now()
+                batch = self._drain()
             left = deadline - time.monotonic()
             if len(batch) or left <= 0:
                 return batch
-            self._waker.sleep(min(left, NAP_S))
+            self._reader.sleep(min(left, NAP_S))
 
     def loss(self, slot: int) -> Loss:
-        """What was produced and lost so far; the last figures after `unregister` until the slot is used again."""
+        """What was produced and lost so far; after `unregister` the last figures, until reuse of the slot."""
         with self._lock:
             entry = self._registered.get(slot) or self._ended[slot]
             lost = self._slots["lost"][slot]
@@ -289,8 +290,8 @@ class Sensor:
         with self._lock:
             entry = self._registered.get(slot) or self._ended[slot]
             produced = int(self._slots["seq"][slot])
-            held = bool((self._pending["slot"] == slot).any())
-            return entry.order.watermark(produced, self._lost(slot), held)
+            lost = int(self._slots["lost"][slot, :, :2].sum())
+            return entry.order.watermark(produced, lost, self._reader.holds(slot))
 
     def flush(self, slot: int, phase: Phase = Phase.UNKNOWN) -> None:
         """Put what the OUTPUT and FILE_BYTES sums still hold into the record, as of `phase`."""
@@ -313,6 +314,11 @@ class Sensor:
                         origin_phase=int(phase),
                     )
 
+    def renew_strings(self) -> None:
+        """Forget old strings soon; the sensor does so by itself once many are held."""
+        with self._lock:
+            self._reader.renew_strings()
+
     def unregister(self, slot: int) -> None:
         """Watch the sandbox no more. Events already made are still drained; the slot is used again later."""
         with self._lock:
@@ -325,15 +331,15 @@ class Sensor:
             for key in entry.watched:
                 self._kernel.delete("watched", key)
             for number in entry.rulesets.values():
-                self._release_ruleset(number)
-            self._pull()
+                self._rulesets.release(number)
+            self._reader.pull()
             self._ended[slot] = entry
             self._free.append((time.monotonic() + QUARANTINE_S, slot))
 
     def close(self) -> None:
         """Detach and unload the kernel programs; what was not drained is gone."""
         with self._lock:
-            self._waker.close()
+            self._reader.close()
             self._kernel.close()
 
     def __enter__(self) -> Sensor:
@@ -342,86 +348,17 @@ class Sensor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # reading
-
-    def _drain_now(self) -> EventBatch:
-        self._pull()
-        self._turn_epoch()
-        if not len(self._pending):
-            return EventBatch.empty()
-        ready = self._ready()
-        if not len(ready):
-            return EventBatch.empty()
-        used = [ready[name] for name in STRING_FIELDS] if self._single_use else []
-        spent = {int(s) for column in used for s in np.unique(column)} & self._single_use
-        batch = self._table.localise(ready)
-        for serial in spent:
-            self._table.drop_own(serial)
-        self._single_use -= spent
+    def _drain(self) -> EventBatch:
+        spoken = len(self._spoken)
+        batch = self._reader.drain()
+        # A fact's strings serve one event, which came out with this drain or is held until a later one.
+        if spoken and not self._reader.waiting():
+            self._table.drop_own(self._spoken.popleft() for _ in range(spoken))
         return batch
 
-    def _pull(self) -> None:
-        """Everything out of the rings: events first, so that every string they name is in before they are used."""
-        parts = [self._precious.take_events(MOST_EVENTS), self._bulk.take_events(MOST_EVENTS)]
-        taken = [part for part in parts if len(part)]
-        for part in taken:
-            where, counts = np.unique(part["slot"] * KINDS + (part["kind"] % KINDS), return_counts=True)
-            self._seen[where // KINDS, where % KINDS] += counts.astype(np.uint32)
-        self._take_strings()
-        if taken:
-            self._pending = np.concatenate([self._pending, *taken]) if len(self._pending) else _joined(taken)
-
-    def _take_strings(self) -> None:
-        head = STRING_RECORD.itemsize
-        seen: dict[int, int] = {}
-        for serial, slot, dev, role, raw in self._strings_ring.take_strings():
-            self._table.add(serial, slot, dev, role, raw)
-            seen[slot] = seen.get(slot, 0) + len(raw) + head
-        for slot, count in seen.items():
-            self._string_seen[slot] += count
-
-    def _ready(self) -> Records:
-        """Take the events out of `_pending` that may be handed out."""
-        pending = _sorted(self._pending)
-        slots, starts = np.unique(pending["slot"], return_index=True)
-        ends = np.append(starts[1:], len(pending))
-        hold = np.zeros(len(pending), np.bool_)
-        missing = self._table.unresolved(pending)
-        now = time.monotonic()
-        for slot, start, end in zip(slots.tolist(), starts.tolist(), ends.tolist(), strict=True):
-            entry = self._registered.get(slot) or self._ended.get(slot)
-            if entry is None:
-                continue
-            part = pending["seq"][start:end]
-            count = entry.order.ready(part, missing[start:end], self._lost(slot), now)
-            hold[start + count : end] = True
-        if hold.any():
-            self._pending = pending[hold]
-            pending = pending[~hold]
-            missing = missing[~hold] if len(missing) != len(pending) else missing
-        else:
-            self._pending = np.empty(0, EVENT)
-        if missing.any():
-            self._table.blank(pending)
-        return pending
-
-    def _lost(self, slot: int) -> int:
-        return int(self._slots["lost"][slot, :, :2].sum())
-
-    def _turn_epoch(self) -> None:
-        """Let the kernel send live strings again once many are held, and forget the old ones a while later."""
-        now = time.monotonic()
-        if self._forget_at is not None:
-            due, serial = self._forget_at
-            if now >= due and not len(self._pending):
-                self._table.drop_before(serial)
-                self._forget_at = None
-        elif (int(self._serial[0]) - self._epoch_serial) % (1 << 32) > EPOCH_STRINGS:
-            self._epoch_serial = int(self._serial[0])
-            self._forget_at = (now + EPOCH_GRACE_S, (self._epoch_serial + 1) % (1 << 31))
-            self._epoch[0] += 1
-
-    # registering
+    def _order(self, slot: int) -> SlotOrder | None:
+        entry = self._registered.get(slot) or self._ended.get(slot)
+        return entry.order if entry else None
 
     def _take_slot(self) -> int:
         due, slot = self._free[0] if self._free else (0.0, 0)
@@ -430,7 +367,7 @@ class Sensor:
         self._free.popleft()
         if self._ended.pop(slot, None) is not None:
             time.sleep(max(0.0, due - time.monotonic()))
-            self._pull()
+            self._reader.pull()
             self._table.forget_slot(slot)
         return slot
 
@@ -464,44 +401,6 @@ class Sensor:
             self._missed_until = now + MISSED_EVERY_S
         return int(self._unattributed[0]) + self._missed
 
-    # network
-
-    def _use_ruleset(self, rules: tuple[NetRule, ...]) -> int:
-        if rules in self._rulesets:
-            number, users, keys = self._rulesets[rules]
-            self._rulesets[rules] = (number, users + 1, keys)
-            return number
-        number = self._next_ruleset
-        self._next_ruleset += 1
-        names = {name: self._table.add_own(name.encode()) for name in {rule.name for rule in rules}}
-        keys = []
-        for (prefix, length), indexes in compile_rules(rules).items():
-            key = np.zeros(1, KEY)
-            key["length"], key["ruleset"] = 32 + length, number
-            key["address"] = np.frombuffer(prefix, np.uint8)
-            value = np.zeros(1, VALUE)
-            value["count"] = len(indexes)
-            for place, index in enumerate(indexes):
-                rule = rules[index]
-                value["at"][0, place] = (
-                    rule.port_low, rule.port_high, rule.protocol, rule.allow, 0, names[rule.name]
-                )  # fmt: skip
-            self._kernel.update("rules", key.tobytes(), value.tobytes())
-            keys.append(key.tobytes())
-        self._rulesets[rules] = (number, 1, keys)
-        return number
-
-    def _release_ruleset(self, number: int) -> None:
-        for rules, (own, users, keys) in list(self._rulesets.items()):
-            if own != number:
-                continue
-            if users > 1:
-                self._rulesets[rules] = (own, users - 1, keys)
-                return
-            for key in keys:
-                self._kernel.delete("rules", key)
-            del self._rulesets[rules]
-
 
 def _require() -> None:
     if os.geteuid() != 0:
@@ -534,41 +433,6 @@ def _prepare(kernel: Kernel, sizes: Mapping[str, int]) -> None:
 
 
 def _map_slots(kernel: Kernel) -> Records:
-    import mmap
-
     size = SLOT.itemsize * MAX_SLOTS
     memory = mmap.mmap(kernel.map_fd("slots"), (size + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE)
     return np.frombuffer(memory, SLOT, MAX_SLOTS)
-
-
-def _sorted(records: Records) -> Records:
-    keys = (records["slot"].astype(np.uint64) << np.uint64(48)) | records["seq"]
-    if len(keys) < 2 or bool((keys[1:] > keys[:-1]).all()):
-        return records
-    return records[np.argsort(keys, kind="stable")]
-
-
-def _joined(parts: list[Records]) -> Records:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _stream_objects(fd: int) -> list[tuple[int, int]]:
-    """(device, inode) of a stream as the kernel's programs see it: of a terminal, its far end and /dev/tty."""
-    import fcntl
-    import stat
-    import struct
-
-    status = os.fstat(fd)
-    if stat.S_ISCHR(status.st_mode):
-        try:
-            number = struct.unpack("i", fcntl.ioctl(fd, 0x80045430, b"\0" * 4))[0]  # TIOCGPTN
-            status = os.stat(f"/dev/pts/{number}")
-        except OSError:
-            pass
-        return [(_kernel_dev(status.st_dev), status.st_ino), (0, TTY_DEV)]
-    return [(_kernel_dev(status.st_dev), status.st_ino)]
-
-
-def _kernel_dev(dev: int) -> int:
-    """stat's device number as the kernel's own `dev_t` (major << 20 | minor)."""
-    return os.major(dev) << 20 | os.minor(dev)

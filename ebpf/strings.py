@@ -8,13 +8,13 @@ when it arrives.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from .events import STRING_FIELDS, EventBatch, Flag, Records
+from .events import EVENT, STRING_FIELDS, EventBatch, Flag, Records
 from .redact import redact
 
 SERIALS = 1 << 31
@@ -22,6 +22,11 @@ SERIALS = 1 << 31
 
 ROLE_SAID, ROLE_OBJECT, ROLE_JOINED, ROLE_ARGV = range(4)
 _GROWTH = 4096
+_STRINGS_AT = next(
+    offset for name, (_, offset, *_) in (EVENT.fields or {}).items() if name == STRING_FIELDS[0]
+)
+
+Places = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +58,25 @@ class MountTable:
 
 
 class StringTable:
-    """All strings that events may still name."""
+    """All strings that events may still name.
+
+    A string's *place* is its distance from the oldest that is kept, plus 1; place 0 is the absent string, the
+    last place stands for all that are not there.
+    """
 
     def __init__(self) -> None:
         self._base = 1
-        self._texts: list[bytes] = []
+        self._texts: list[bytes] = [b""]
         self._present = np.zeros(_GROWTH, np.bool_)
+        self._present[0] = True
         self._redacted = np.zeros(_GROWTH, np.bool_)
+        self._any_redacted = False
         self._own: dict[int, bytes] = {}
         self._next_own = SERIALS
         self._mounts: dict[int, MountTable] = {}
 
     def __len__(self) -> int:
-        return int(self._present.sum()) + len(self._own)
+        return int(self._present.sum()) - 1 + len(self._own)
 
     def set_mounts(self, slot: int, mounts: Sequence[Mount]) -> None:
         """The mount table of a sandbox; for strings that arrive from now on."""
@@ -77,15 +88,15 @@ class StringTable:
 
     def add(self, serial: int, slot: int, dev: int, role: int, raw: bytes) -> None:
         """A string from the kernel."""
-        place = (serial - self._base) % SERIALS
+        place = (serial - self._base) % SERIALS + 1
         if place >= SERIALS // 2:  # older than all that is kept: nothing can name it
             return
-        if place >= len(self._texts):
-            self._grow(place + 1)
+        self._grow(place + 1)
         text = raw
         if role == ROLE_ARGV:
             text = redact(raw)
-            self._redacted[place] = text is not raw
+            if text is not raw:
+                self._redacted[place] = self._any_redacted = True
         elif role in (ROLE_OBJECT, ROLE_JOINED):
             text = self._locate(slot, dev, role, raw)
         self._texts[place] = text
@@ -100,90 +111,82 @@ class StringTable:
         self._own[serial] = text
         return serial
 
-    def drop_own(self, serial: int) -> None:
-        """Forget a serial of `add_own`."""
-        self._own.pop(serial, None)
+    def drop_own(self, serials: Iterable[int]) -> None:
+        """Forget serials of `add_own`."""
+        for serial in serials:
+            self._own.pop(serial, None)
 
     def drop_before(self, serial: int) -> None:
         """Forget every kernel string older than `serial`."""
         count = (serial - self._base) % SERIALS
-        if not 0 < count <= len(self._texts):
+        if not 0 < count < len(self._texts):
             return
-        self._texts = self._texts[count:]
-        self._present = np.concatenate([self._present[count:], np.zeros(_GROWTH, np.bool_)])
-        self._redacted = np.concatenate([self._redacted[count:], np.zeros(_GROWTH, np.bool_)])
+        self._texts[1 : count + 1] = []
+        for name in ("_present", "_redacted"):
+            old = getattr(self, name)
+            setattr(self, name, np.concatenate([old[:1], old[count + 1 :], np.zeros(count, np.bool_)]))
+        self._any_redacted = bool(self._redacted.any())
         self._base = (self._base + count) % SERIALS
 
-    def unresolved(self, records: Records) -> npt.NDArray[np.bool_]:
-        """Which events name a string that has not arrived, shape (n,)."""
-        missing = np.zeros(len(records), np.bool_)
-        for name in STRING_FIELDS:
-            serials = records[name]
-            missing |= (serials != 0) & ~self._known(serials)
-        return missing
+    def places(self, records: Records) -> Places:
+        """Places of the four string fields, shape (n, 4)."""
+        serials = np.ascontiguousarray(_serials(records))
+        found = serials - np.uint32(self._base - 1)
+        if self._own:
+            found &= np.uint32(SERIALS - 1)
+            found *= serials < SERIALS  # user space's own: `localise` sees to them
+        found *= serials != 0
+        np.minimum(found, np.uint32(len(self._present) - 1), out=found)
+        return found
 
-    def blank(self, records: Records) -> None:
-        """Set string fields that cannot be resolved to 0, and flag it, in place."""
-        for name in STRING_FIELDS:
-            serials = records[name]
-            lost = (serials != 0) & ~self._known(serials)
-            records[name][lost] = 0
-            records["flags"][lost] |= int(Flag.STRING_LOST)
+    def missing(self, places: Places) -> npt.NDArray[np.bool_] | None:
+        """Which events name a string that has not arrived, shape (n,); None: none does."""
+        here = self._present[places]
+        whole: npt.NDArray[np.bool_] = here.all(axis=1)
+        return None if whole.all() else ~whole
 
-    def localise(self, records: Records) -> EventBatch:
-        """`records`, changed in place, as a batch over the strings that they name."""
-        self._flag_redacted(records)
-        window = len(self._texts) + 1
-        own = list(self._own)
-        mark = np.zeros(window + len(own), np.bool_)
-        columns = []
-        for name in STRING_FIELDS:
-            places = self._places(records[name], window, own)
-            mark[places] = True
-            columns.append(places)
+    def localise(self, records: Records, places: Places, missing: npt.NDArray[np.bool_] | None) -> EventBatch:
+        """`records`, changed in place, as a batch over the strings that they name. What is missing becomes 0,
+        and the event is flagged."""
+        if missing is not None:
+            records["flags"][missing] |= int(Flag.STRING_LOST)
+            places[~self._present[places]] = 0
+        if self._any_redacted:
+            hidden = self._redacted[places[:, STRING_FIELDS.index("text")]]
+            records["flags"][hidden] |= int(Flag.REDACTED)
+        mark = np.zeros(len(self._texts), np.bool_)
+        mark[places.reshape(-1)] = True
         mark[0] = True
         used = np.flatnonzero(mark)
-        local = np.zeros(len(mark), np.uint32)
+        local = np.empty(len(mark), np.uint32)
         local[used] = np.arange(len(used), dtype=np.uint32)
-        for name, places in zip(STRING_FIELDS, columns, strict=True):
-            records[name] = local[places]
-        texts = [b""] + [
-            self._texts[place - 1] if place < window else self._own[own[place - window]]
-            for place in used[1:].tolist()
-        ]
+        serials = _serials(records)
+        own = np.nonzero(serials >= SERIALS) if self._own else ()
+        named = serials[own] if own else serials[:0, 0]
+        serials[...] = local[places]
+        texts = [self._texts[place] for place in used.tolist()]
+        if len(named):
+            self._add_own(records, own, named, texts)
         return EventBatch(records, texts)
 
-    def _places(self, serials: npt.NDArray[np.uint32], window: int, own: list[int]) -> npt.NDArray[np.int64]:
-        places = (serials.astype(np.int64) - self._base) % SERIALS + 1
-        places[serials == 0] = 0
-        high = serials >= SERIALS
-        if high.any():
-            order = {serial: window + i for i, serial in enumerate(own)}
-            places[high] = [order[serial] for serial in serials[high].tolist()]
-        return places
-
-    def _known(self, serials: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-        places = (serials.astype(np.int64) - self._base) % SERIALS
-        inside = places < len(self._texts)
-        known: npt.NDArray[np.bool_] = inside & self._present[np.where(inside, places, 0)]
-        high = serials >= SERIALS
-        if high.any():
-            known[high] = [serial in self._own for serial in serials[high].tolist()]
-        return known
-
-    def _flag_redacted(self, records: Records) -> None:
-        if not self._redacted.any():
-            return
-        texts = records["text"]
-        places = (texts.astype(np.int64) - self._base) % SERIALS
-        inside = (texts != 0) & (texts < SERIALS) & (places < len(self._texts))
-        hidden = inside & self._redacted[np.where(inside, places, 0)]
-        records["flags"][hidden] |= int(Flag.REDACTED)
+    def _add_own(
+        self,
+        records: Records,
+        where: Sequence[npt.NDArray[np.intp]],
+        serials: npt.NDArray[np.uint32],
+        texts: list[bytes],
+    ) -> None:
+        """Codes for user space's own strings, at the end of the batch's."""
+        distinct, inverse = np.unique(serials, return_inverse=True)
+        codes = np.arange(len(texts), len(texts) + len(distinct), dtype=np.uint32)
+        texts.extend(self._own.get(serial, b"") for serial in distinct.tolist())
+        _serials(records)[where[0], where[1]] = codes[inverse]
 
     def _grow(self, length: int) -> None:
         self._texts.extend([b""] * (length - len(self._texts)))
-        if length > len(self._present):
-            more = np.zeros(max(_GROWTH, length), np.bool_)
+        # One more than the texts: the last place must stay empty.
+        if length >= len(self._present):
+            more = np.zeros(max(len(self._present), length), np.bool_)
             self._present = np.concatenate([self._present, more])
             self._redacted = np.concatenate([self._redacted, more])
 
@@ -195,3 +198,10 @@ class StringTable:
         base = table.map(dev, folder) if table else folder
         joined = posixpath.normpath(base + b"/" + said)
         return joined[1:] if joined.startswith(b"//") else joined
+
+
+def _serials(records: Records) -> npt.NDArray[np.uint32]:
+    """The four string fields, which lie side by side, as a view of shape (n, 4)."""
+    return np.ndarray(
+        (len(records), len(STRING_FIELDS)), np.uint32, records, _STRINGS_AT, (EVENT.itemsize, 4)
+    )
