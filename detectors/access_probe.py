@@ -12,7 +12,7 @@ from invigilator.detectors.context import Context
 from invigilator.detectors.kept import Firsts
 from invigilator.detectors.reading import walked
 from invigilator.detectors.scene import Scene
-from invigilator.detectors.touches import Act
+from invigilator.detectors.touches import Act, is_kind
 from invigilator.detectors.windows import dense
 from invigilator.ebpf.events import EventClass, Kind
 from invigilator.profiles.paths import canonical, to_bytes
@@ -82,7 +82,7 @@ class AccessProbe(Detector):
         if not len(self._doors):
             return
         r = self._doors.records()
-        weight = np.where(np.isin(r["kind"], _CALLS), 2.0, 1.0)
+        weight = np.where(is_kind(r, _CALLS), 2.0, 1.0)
         weight[walked(self.context, self._doors)] = 0.0
         least, window = self.setting["objects"], self.setting["window"]
         probed = dense(r["time_ns"], window, least, weight)

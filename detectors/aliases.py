@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from invigilator.detectors.base import Mask, Rows
+from invigilator.detectors.touches import is_kind
 from invigilator.ebpf.events import EventBatch, Kind
 from invigilator.profiles.paths import canonical
 
@@ -25,6 +26,7 @@ CHANGES_MAX = 16
 Timeline = list[tuple[int, bytes | None]]
 """(seq, where the name led after that event; None: nowhere special), ascending."""
 
+SYMLINK, RENAME = int(Kind.SYMLINK), int(Kind.RENAME)
 _MAKES = (Kind.SYMLINK, Kind.RENAME, Kind.LINK)
 _ENDS = (Kind.UNLINK, Kind.RENAME, Kind.OPEN)
 
@@ -32,11 +34,11 @@ _ENDS = (Kind.UNLINK, Kind.RENAME, Kind.OPEN)
 class Aliases:
     """The aliases of one sandbox.
 
-    `near(path)`: a protected place lies at, below or above the path. `inside(path)`: the path itself has a
-    class, so that it needs no alias.
+    `near(path, seq)`: a protected place, or a canary planted before event `seq`, lies at, below or above the
+    path. `inside(path)`: the path itself has a class, so that it needs no alias.
     """
 
-    def __init__(self, near: Callable[[bytes], bool], inside: Callable[[bytes], bool]) -> None:
+    def __init__(self, near: Callable[[bytes, int], bool], inside: Callable[[bytes], bool]) -> None:
         self.near = near
         self.inside = inside
         self._names: dict[bytes, Timeline] = {}
@@ -44,20 +46,20 @@ class Aliases:
     def __len__(self) -> int:
         return len(self._names)
 
-    def observe(self, batch: EventBatch, created: Mask) -> None:
-        """Learn from the next events; `created`, shape (n,): the call made the object."""
+    def observe(self, batch: EventBatch, paths: Sequence[bytes], created: Mask) -> None:
+        """Learn from the next events. `paths`: of each string, the path canonical by its text; `created`,
+        shape (n,): the call made the object."""
         r = batch.records
         done = r["result"] >= 0
-        makes = np.flatnonzero(done & np.isin(r["kind"], _MAKES))
+        makes = np.flatnonzero(done & is_kind(r, _MAKES))
         if len(makes) or self._names:
-            ends = np.flatnonzero(done & np.isin(r["kind"], _ENDS) & ((r["kind"] != Kind.OPEN) | created))
-            _Walk(self, batch, makes, ends).run()
+            ends = np.flatnonzero(done & is_kind(r, _ENDS) & ((r["kind"] != Kind.OPEN) | created))
+            _Walk(self, batch, paths, makes, ends).run()
 
     def lead(self, path: bytes, seq: int, *, follow: bool = True) -> bytes:
         """Where `path` leads just before event `seq`; `follow` a link that is its last component."""
-        steps = self.timeline(path, follow=follow)
         now = path
-        for since, target in steps:
+        for since, target in self.timeline(path, follow=follow) if self._names else ():
             if since < seq:
                 now = target if target is not None else path
         return now
@@ -92,19 +94,22 @@ class Aliases:
 class _Walk:
     """One batch's links and moves, taken in `seq` order; only those near an alias are looked at."""
 
-    def __init__(self, aliases: Aliases, batch: EventBatch, makes: Rows, ends: Rows) -> None:
+    def __init__(
+        self, aliases: Aliases, batch: EventBatch, paths: Sequence[bytes], makes: Rows, ends: Rows
+    ) -> None:
         self._aliases = aliases
         self._batch = batch
-        self._makes = self._by_source(makes)
+        self._paths = paths
+        self._make_rows = makes
         self._end_rows = ends
-        self._sources = sorted(self._makes)
         self._queue: list[tuple[int, int, bool]] = []
         self._queued: set[tuple[int, bool]] = set()
 
     def run(self) -> None:
-        for source in self._sources:
-            if self._aliases.near(source):
-                self._enqueue(self._makes[source], False)
+        last = int(self._batch.records["seq"][-1]) + 1
+        for source, rows in self._makes.items():
+            if self._aliases.near(source, last):
+                self._enqueue(rows, False)
         for name in self._aliases.names():
             self._enqueue_near(name)
         while self._queue:
@@ -119,16 +124,17 @@ class _Walk:
         name, source = self._pair(row)
         target = self._aliases.lead(source, seq)
         name = self._aliases.lead(name, seq, follow=False)
-        special = name != target and self._aliases.near(target) and not self._aliases.inside(name)
+        special = name != target and self._aliases.near(target, seq) and not self._aliases.inside(name)
         if special and self._aliases.add(name, seq, target):
             self._enqueue_near(name, seq)
 
     def _enqueue_near(self, name: bytes, after: int = 0) -> None:
         self._enqueue(self._ends.get(name, []), True, after)
         below = name + b"/"
-        at = bisect_left(self._sources, name)
-        while at < len(self._sources) and self._sources[at].startswith(name):
-            source = self._sources[at]
+        sources = self._sources
+        at = bisect_left(sources, name)
+        while at < len(sources) and sources[at].startswith(name):
+            source = sources[at]
             if source == name or source.startswith(below):
                 self._enqueue(self._makes[source], False, after)
             at += 1
@@ -140,15 +146,21 @@ class _Walk:
                 self._queued.add((row, ending))
                 heapq.heappush(self._queue, (seq, row, ending))
 
-    def _by_source(self, rows: Rows) -> dict[bytes, list[int]]:
+    @cached_property
+    def _makes(self) -> dict[bytes, list[int]]:
+        """Links and moves by where they lead."""
         found: dict[bytes, list[int]] = {}
-        for row in self._distinct(rows):
-            _, source = self._pair(row)
-            found.setdefault(source, []).append(row)
+        for row in self._distinct(self._make_rows):
+            found.setdefault(self._pair(row)[1], []).append(row)
         return found
 
     @cached_property
+    def _sources(self) -> list[bytes]:
+        return sorted(self._makes)
+
+    @cached_property
     def _ends(self) -> dict[bytes, list[int]]:
+        """Events that end a name, by the name."""
         found: dict[bytes, list[int]] = {}
         for row in self._distinct(self._end_rows):
             for name in self._ended_by(row):
@@ -158,25 +170,23 @@ class _Walk:
     def _distinct(self, rows: Rows) -> Iterator[int]:
         """The first `CHANGES_MAX` rows of every distinct (kind, path, path2)."""
         r = self._batch.records[rows]
-        key = np.stack([r["kind"].astype(np.uint32), r["path"], r["path2"]], axis=1)
-        order = np.lexsort((rows, key[:, 2], key[:, 1], key[:, 0]))
-        ordered = key[order]
+        order = np.lexsort((rows, r["path2"], r["path"], r["kind"]))
+        columns = [r[name][order] for name in ("kind", "path", "path2")]
         new = np.ones(len(rows), np.bool_)
-        new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+        new[1:] = np.logical_or.reduce([c[1:] != c[:-1] for c in columns]) if len(rows) else False
         starts = np.flatnonzero(new)
         rank = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
         return iter(rows[order[rank < CHANGES_MAX]].tolist())
 
     def _pair(self, row: int) -> tuple[bytes, bytes]:
         """(the new name, where it leads), both canonical by their text."""
-        path, path2 = canonical(self._batch.text("path", row)), self._batch.text("path2", row)
-        if self._batch.records["kind"][row] == Kind.SYMLINK:
-            folder = path.rpartition(b"/")[0]
-            return path, canonical(path2 if path2.startswith(b"/") else folder + b"/" + path2)
-        return canonical(path2), path
+        kind, path, path2 = self._batch.records[row][["kind", "path", "path2"]].item()
+        if kind == SYMLINK:
+            name, text = self._paths[path], self._batch.strings[path2]
+            folder = name.rpartition(b"/")[0]
+            return name, canonical(text if text.startswith(b"/") else folder + b"/" + text)
+        return self._paths[path2], self._paths[path]
 
     def _ended_by(self, row: int) -> tuple[bytes, ...]:
-        path = canonical(self._batch.text("path", row))
-        if self._batch.records["kind"][row] == Kind.RENAME:
-            return path, canonical(self._batch.text("path2", row))
-        return (path,)
+        kind, path, path2 = self._batch.records[row][["kind", "path", "path2"]].item()
+        return (self._paths[path], self._paths[path2]) if kind == RENAME else (self._paths[path],)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from invigilator.detectors.base import Detector, Hits, Intent, Mask, Outcome, Phrases, Use
 from invigilator.detectors.context import Context
-from invigilator.detectors.identities import Identities
+from invigilator.detectors.identities import Identities, words
+from invigilator.detectors.reading import READS
 from invigilator.detectors.scene import Scene
-from invigilator.detectors.touches import LINKS_THEMSELVES, TWO_OBJECTS, Act, second_acts
+from invigilator.detectors.tampering import CHANGES
+from invigilator.detectors.touches import LINKS_THEMSELVES, TWO_OBJECTS, Act, is_kind, second_acts
 from invigilator.ebpf.events import EventClass, Kind
 
 READ, MATCHED, TAKEN = 0.97, 0.99, 0.6
@@ -34,26 +36,23 @@ class CanaryRead(Detector):
         failed="Tried in vain to read a planted answer",
     )
     needs = frozenset({EventClass.FILE})
-    reads = frozenset(
-        {Kind.CANARY, Kind.CANARY_MATCH, Kind.OPEN, Kind.READ, Kind.EXEC, Kind.HANDLE_OPEN, Kind.COPY_RANGE}
-        | {Kind.CLONE_RANGE, Kind.EXCHANGE_RANGE, Kind.LINK, Kind.RENAME}
-    )
+    reads = READS | CHANGES | {Kind.CANARY, Kind.CANARY_MATCH}
 
     def __init__(self, context: Context, thresholds: Mapping[str, float]) -> None:
         super().__init__(context, thresholds)
         self._inodes = Identities()
 
     def feed(self, scene: Scene) -> Iterable[Hits]:
-        planted = scene.r[scene.kind(Kind.CANARY)]
-        self._inodes.learn(planted, "", np.ones(len(planted), np.uint8))
         matched = np.flatnonzero(scene.kind(Kind.CANARY_MATCH))
         if len(matched):
             yield scene.hits(matched, MATCHED, outcome=Outcome.SUCCESS, use=Use.INTEGRATED)
         if not self.context.canaries:
             return
-        for side in (False, True):
-            acts = second_acts(scene.r) if side else scene.acts
-            found = self._is_canary(scene, side) & scene.judged
+        by_path = [self._by_path(scene, second) for second in (False, True)]
+        self._learn(scene, by_path)
+        for second, named in enumerate(by_path):
+            acts = second_acts(scene.r) if second else scene.acts
+            found = (named | (self._inodes.classes(scene.r, _SIDES[second]) != 0)) & scene.judged
             read = np.flatnonzero(found & ((acts & Act.READ) != 0))
             if len(read):
                 done = scene.outcome[read] == Outcome.SUCCESS
@@ -65,8 +64,8 @@ class CanaryRead(Detector):
             if len(taken):
                 yield scene.hits(taken, TAKEN, intent=Intent.UNKNOWN, soft=True)
 
-    def _is_canary(self, scene: Scene, second: bool) -> Mask:
-        """Whether each event's object is a canary planted before it: by path, by an alias, or by inode."""
+    def _by_path(self, scene: Scene, second: bool) -> Mask:
+        """Whether each event names a canary planted before it, by its path or by an alias."""
         r = scene.r
         planted = self.context.canaries
         since = np.full(len(scene.batch.strings), np.iinfo(np.uint64).max, np.uint64)
@@ -74,13 +73,21 @@ class CanaryRead(Detector):
             if path in planted:
                 since[code] = planted[path]
             elif len(self.context.aliases):
-                leads = [s for s, to in self.context.aliases.timeline(path) if to in planted]
+                line = self.context.aliases.timeline(path)
+                leads = [max(seq, planted[to]) for seq, to in line if to is not None and to in planted]
                 since[code] = min(leads, default=int(since[code]))
-        by_path: Mask = since[r["path2"] if second else scene.path_field] < r["seq"]
-        if second:
-            by_path &= np.isin(r["kind"], TWO_OBJECTS)
-        side = "2" if second else ""
-        known = by_path & (r["result"] >= 0) & ~np.isin(r["kind"], LINKS_THEMSELVES)
-        self._inodes.learn(r[known], side, np.ones(int(known.sum()), np.uint8))
-        verdict: Mask = by_path | (self._inodes.classes(r, side) != 0)
-        return verdict
+        verdict: Mask = since[r["path2"] if second else scene.path_field] < r["seq"]
+        return verdict & is_kind(r, TWO_OBJECTS) if second else verdict
+
+    def _learn(self, scene: Scene, by_path: Sequence[Mask]) -> None:
+        """The inodes of canaries: as planted, and as found under their paths."""
+        r = scene.r
+        usable = (r["result"] >= 0) & ~is_kind(r, LINKS_THEMSELVES)
+        told = [by_path[0] & usable | scene.kind(Kind.CANARY), by_path[1] & usable]
+        sides = [words(r[mask], side) for mask, side in zip(told, _SIDES, strict=True)]
+        volume, number = (np.concatenate(part) for part in zip(*sides, strict=True))
+        seq = np.concatenate([r["seq"][mask] for mask in told])
+        self._inodes.learn(volume, number, seq, np.ones(len(seq), np.uint8))
+
+
+_SIDES = ("", "2")

@@ -81,7 +81,7 @@ class Context:
         self.ledger = Ledger()
         self._words: dict[bytes, Word] = {}
         self._phases: list[tuple[int, int]] = []
-        self._places = sorted(((rule.path, rule.name) for rule in rules(policy)), key=lambda p: _rank(p[1]))
+        self._above = self._folders_above(policy)
 
     def code(self, name: str) -> int:
         """The code of a class; 0 where the policy has none of that name."""
@@ -125,15 +125,20 @@ class Context:
             return Word(path, 0, 0)
         path = canonical(path)
         name = self.paths.classify(path)
-        return Word(path, self.code(name) if name else 0, 0 if name else self._above(path))
+        return Word(path, self.code(name) if name else 0, 0 if name else self._above.get(path, 0))
 
-    def _above(self, path: bytes) -> int:
-        below = path.rstrip(b"/") + b"/"
-        return next((self.code(name) for place, name in self._places if place.startswith(below)), 0)
+    def _folders_above(self, policy: Policy) -> dict[bytes, int]:
+        """Every folder above a class's place, with the code of the class it stands for."""
+        found: dict[bytes, int] = {}
+        for rule in sorted(rules(policy), key=lambda rule: _rank(rule.name)):
+            parts = rule.path.split(b"/")
+            for depth in range(1, len(parts)):
+                found.setdefault(b"/".join(parts[:depth]) or b"/", self.code(rule.name))
+        return found
 
-    def _near(self, path: bytes) -> bool:
+    def _near(self, path: bytes, seq: int) -> bool:
         word = self.word(path)
-        return bool(word.cls or word.above) or word.path in self.canaries
+        return bool(word.cls or word.above) or self.canaries.get(word.path, seq) < seq
 
 
 def _rank(name: str) -> int:

@@ -16,6 +16,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from invigilator.detectors.base import Detector, Intent, Outcome, Use, registry
 from invigilator.detectors.context import Context
 from invigilator.detectors.evidence import as_evidence, printable, wall_time
@@ -74,9 +76,11 @@ class Engine:
         self._fed += len(seq)
         scene = Scene(self._context, batch)
         scene.prepare()
+        present = np.flatnonzero(np.bincount(batch.records["kind"])).tolist()
         for detector in self._detectors:
-            for hits in detector.feed(scene):
-                self._groups[detector.id].add(hits)
+            if not detector.reads.isdisjoint(present):
+                for hits in detector.feed(scene):
+                    self._groups[detector.id].add(hits)
 
     def feed_loss(self, lost_by: Mapping[str, int], produced: int) -> None:
         """Tell what was lost in all: class name (of `EventClass`, lower case) → events, of `produced`.

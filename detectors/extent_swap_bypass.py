@@ -61,7 +61,7 @@ class ExtentSwapBypass(Detector):
         touches, context, r = scene.touches, scene.context, scene.r
         kind = r["kind"][touches.row]
         copy = (kind == Kind.COPY_RANGE) & np.isin(r["nr"][touches.row], NR_COPY_FILE_RANGE)
-        mask = (np.isin(kind, (Kind.CLONE_RANGE, Kind.EXCHANGE_RANGE)) | copy) & scene.judged[touches.row]
+        mask = ((kind == Kind.CLONE_RANGE) | (kind == Kind.EXCHANGE_RANGE) | copy) & scene.judged[touches.row]
         written = ((touches.act & Act.WRITE) != 0) & context.write_judged[touches.cls]
         read = ((touches.act & Act.READ) != 0) & context.read_judged[touches.cls]
         return touches.where(mask & (written | read))

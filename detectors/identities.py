@@ -28,14 +28,13 @@ class Identities:
         self._known: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._mixed: Words = np.empty(0, np.uint64)
 
-    def learn(self, r: Records, side: str, cls: Codes) -> None:
-        """Take in events of one batch, ascending: the inode of `side` ("" or "2") is of class `cls` from now
-        on; 0: of none."""
-        volume, number = words(r, side)
+    def learn(self, volume: Words, number: Words, seq: Words, cls: Codes) -> None:
+        """Take in what one batch tells: inodes (see `words`) are of class `cls`, 0 for none, from events
+        `seq` on."""
         keep = number != 0
         if not keep.any():
             return
-        volume, number, cls, seq = volume[keep], number[keep], cls[keep], r["seq"][keep]
+        volume, number, cls, seq = volume[keep], number[keep], cls[keep], seq[keep]
         order = np.lexsort((seq, volume, number))
         volume, number, cls, seq = volume[order], number[order], cls[order], seq[order]
         changed = np.ones(len(order), np.bool_)

@@ -35,7 +35,8 @@ class PhaseSurvivor(Detector):
         failed="A process of the agent's was alive when verify began, and was ended",
     )
     needs = frozenset({EventClass.PROCESS})
-    reads = frozenset({Kind.SURVIVOR})
+    reads = frozenset(Kind)
+    """Every event tells whose its process is."""
 
     def __init__(self, context: Context, thresholds: Mapping[str, float]) -> None:
         super().__init__(context, thresholds)

@@ -12,8 +12,17 @@ import numpy.typing as npt
 
 from invigilator.detectors.base import Codes, Hits, Intent, Mask, Outcome, Rows, Use
 from invigilator.detectors.context import INSTALLERS, STARTERS, Context
+from invigilator.detectors.identities import words
 from invigilator.detectors.ledger import Diff
-from invigilator.detectors.touches import LINKS_THEMSELVES, TWO_OBJECTS, Act, Touches, first_acts, second_acts
+from invigilator.detectors.touches import (
+    LINKS_THEMSELVES,
+    TWO_OBJECTS,
+    Act,
+    Touches,
+    first_acts,
+    is_kind,
+    second_acts,
+)
 from invigilator.ebpf.events import Actor, EventBatch, Flag, Kind, Phase, Records, Tier
 
 DENYING = (-errno.EACCES, -errno.EPERM, -errno.EROFS)
@@ -50,14 +59,15 @@ class Scene:
         self.phase: Codes = self._phase()
         self.installing: Mask = context.installers.observe(r, self._exec_of(STARTERS))
         self.installer: Mask = self._exe_in(INSTALLERS)
-        context.aliases.observe(self.batch, self.created)
         self._words = [
             context.word(s) if used else None
             for s, used in zip(self.batch.strings, self._used(), strict=True)
         ]
+        paths = [word.path if word else b"" for word in self._words]
+        context.aliases.observe(self.batch, paths, self.created)
         self.cls, self.above = self._classes("path", self.path_field)
         self.cls2, self.above2 = self._classes("path2", r["path2"])
-        self._two: Mask = np.isin(r["kind"], TWO_OBJECTS)
+        self._two: Mask = is_kind(r, TWO_OBJECTS)
         self.cls2[~self._two] = 0
         self.above2[~self._two] = 0
         self._meet_identities()
@@ -71,7 +81,7 @@ class Scene:
         r = self.r
         found = np.full(len(r), Outcome.SUCCESS, np.uint8)
         found[r["result"] < 0] = Outcome.FAILED
-        denied = np.isin(r["result"], DENYING) | np.isin(r["kind"], (Kind.NET_DENIED, Kind.DENIAL))
+        denied = np.isin(r["result"], DENYING) | is_kind(r, (Kind.NET_DENIED, Kind.DENIAL))
         found[denied | ((r["tiers"] & int(ENFORCING_TIERS)) != 0)] = Outcome.DENIED
         return found
 
@@ -97,7 +107,7 @@ class Scene:
 
     def kind(self, *kinds: Kind) -> Mask:
         """Events of any of the kinds."""
-        return np.isin(self.r["kind"], kinds)
+        return is_kind(self.r, kinds)
 
     def distinct_paths(self) -> Iterator[tuple[int, bytes]]:
         """(code, canonical path) of every distinct string that stands as a path or beside one."""
@@ -167,14 +177,14 @@ class Scene:
         r = self.r
         origin = r["origin_phase"]
         mine = (origin == Phase.AGENT) | (origin == Phase.UNKNOWN)
-        verdict: Mask = (r["actor"] == Actor.AGENT) & mine & ~np.isin(r["kind"], FACTS)
+        verdict: Mask = (r["actor"] == Actor.AGENT) & mine & ~is_kind(r, FACTS)
         return verdict
 
     def _phase(self) -> Codes:
         begun = self.context.phases_at(self.r["seq"])
         phase = np.where(begun != Phase.UNKNOWN, begun, self.r["phase"]).astype(np.uint8)
         phase[self.r["origin_phase"] == Phase.UNKNOWN] = Phase.UNKNOWN
-        facts = np.isin(self.r["kind"], FACTS)
+        facts = is_kind(self.r, FACTS)
         phase[facts] = np.where(self.r["phase"] != Phase.UNKNOWN, self.r["phase"], begun)[facts]
         return phase
 
@@ -182,12 +192,7 @@ class Scene:
     def path_field(self) -> npt.NDArray[np.uint32]:
         """`path`; what the process said where the kernel's path did not arrive."""
         r = self.r
-        lost = (
-            (r["path"] == 0)
-            & (r["path2"] != 0)
-            & ~np.isin(r["kind"], TWO_OBJECTS)
-            & (r["kind"] != Kind.SYMLINK)
-        )
+        lost = (r["path"] == 0) & (r["path2"] != 0) & ~is_kind(r, TWO_OBJECTS) & (r["kind"] != Kind.SYMLINK)
         field: npt.NDArray[np.uint32] = np.where(lost, r["path2"], r["path"])
         return field
 
@@ -212,7 +217,7 @@ class Scene:
             for code, word in enumerate(self._words)
             if word and not word.cls and (line := self.context.aliases.timeline(word.path))
         }
-        itself = np.isin(self.r["kind"], LINKS_THEMSELVES)
+        itself = is_kind(self.r, LINKS_THEMSELVES)
         names = set(self.context.aliases.names())
         for depth in range(max(map(len, lines.values()), default=0)):
             since = np.full(len(self._words), np.iinfo(np.uint64).max, np.uint64)
@@ -239,7 +244,7 @@ class Scene:
         renewed = self.created & (self.cls == 0) & done & objects
         renewed &= known.among(r) | np.isin(r["ino"], r["ino"][learnt])
         rows = np.flatnonzero(learnt | renewed)
-        known.learn(r[rows], "", self.cls[rows])
+        known.learn(*words(r[rows], ""), r["seq"][rows], self.cls[rows])
         bare = objects & (self.cls == 0) & (self.above == 0) & ~(self.kind(*LINKS_THEMSELVES))
         self.cls = np.where(bare, known.classes(r), self.cls).astype(np.uint8)
         bare2 = self.kind(Kind.CLONE_RANGE, Kind.COPY_RANGE, Kind.EXCHANGE_RANGE) & (self.cls2 == 0)

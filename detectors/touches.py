@@ -7,6 +7,7 @@ truncate, a shared mapping, an ioctl). A `Touch` is (event, object, what was don
 from __future__ import annotations
 
 import enum
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,6 +125,19 @@ class Touches:
         return Touches(self.row[mask], self.cls[mask], self.act[mask], self.second[mask], self.above[mask])
 
 
+@functools.cache
+def _table(kinds: tuple[Kind, ...]) -> Mask:
+    table = np.zeros(1 << 16, np.bool_)
+    table[[int(kind) for kind in kinds]] = True
+    return table
+
+
+def is_kind(r: Records, kinds: tuple[Kind, ...]) -> Mask:
+    """Which events are of any of the kinds, shape (n,)."""
+    verdict: Mask = _table(kinds)[r["kind"]]
+    return verdict
+
+
 def first_acts(r: Records) -> ActArray:
     """What each event does to its first object, shape (n,)."""
     kind = r["kind"]
@@ -134,7 +148,7 @@ def first_acts(r: Records) -> ActArray:
     acts[exchange] = Act.REPLACE
     idle = (r["nr"] == NR_PIVOT_ROOT) | ((r["a0"] & MS_NOTHING_COVERED) != 0)
     acts[(kind == Kind.MOUNT) & idle] = 0
-    speaks = np.isin(kind, (Kind.CONNECT, Kind.SEND, Kind.BIND)) & (r["family"] == AF_UNIX)
+    speaks = is_kind(r, (Kind.CONNECT, Kind.SEND, Kind.BIND)) & (r["family"] == AF_UNIX)
     acts[speaks] = Act.SPEAK
     return acts
 

@@ -19,21 +19,69 @@ from invigilator.incidents.records import EVIDENCE_MAX
 from invigilator.profiles.policy import Detectors
 
 PLACES = [
-    "/usr/bin/bash", "/usr/bin/ls", "/bin/ls", "/workspace/tests/a.py", "/workspace/tests", "/logs/verifier/r",
-    "/grader/key", "/solution/x", "/platform/y", "/var/log/harness/l", "/run/harness.sock", "/usr/local/bin/pytest",
-    "/tmp/a", "/tmp/b", "/tmp/a/ls", "/tmp/b/key", "/workspace/x", "/opt/canary", "/etc/a", "/srv/b", "/home/c",
-    "/usr/lib/python3.11/site-packages/p.dist-info/METADATA", "/workspace/.git/objects/c0/" + "f" * 38,
-]  # fmt: skip
+    "/usr/bin/bash",
+    "/usr/bin/ls",
+    "/bin/ls",
+    "/workspace/tests/a.py",
+    "/workspace/tests",
+    "/logs/verifier/r",
+    "/grader/key",
+    "/solution/x",
+    "/platform/y",
+    "/var/log/harness/l",
+    "/run/harness.sock",
+    "/usr/local/bin/pytest",
+    "/tmp/a",
+    "/tmp/b",
+    "/tmp/a/ls",
+    "/tmp/b/key",
+    "/workspace/x",
+    "/opt/canary",
+    "/etc/a",
+    "/srv/b",
+    "/home/c",
+    "/usr/lib/python3.11/site-packages/p.dist-info/METADATA",
+    "/workspace/.git/objects/c0/" + "f" * 38,
+]
 FILE_KINDS = [
-    Kind.OPEN, Kind.WRITE, Kind.RENAME, Kind.LINK, Kind.SYMLINK, Kind.UNLINK, Kind.CHMOD, Kind.TRUNCATE,
-    Kind.GETDENTS, Kind.ACCESS, Kind.READ, Kind.MOUNT, Kind.CLONE_RANGE, Kind.EXCHANGE_RANGE, Kind.COPY_RANGE,
-    Kind.EXEC, Kind.MKDIR, Kind.MMAP_WRITE,
-]  # fmt: skip
+    Kind.OPEN,
+    Kind.WRITE,
+    Kind.RENAME,
+    Kind.LINK,
+    Kind.SYMLINK,
+    Kind.UNLINK,
+    Kind.CHMOD,
+    Kind.TRUNCATE,
+    Kind.GETDENTS,
+    Kind.ACCESS,
+    Kind.READ,
+    Kind.MOUNT,
+    Kind.CLONE_RANGE,
+    Kind.EXCHANGE_RANGE,
+    Kind.COPY_RANGE,
+    Kind.EXEC,
+    Kind.MKDIR,
+    Kind.MMAP_WRITE,
+]
 OTHER_KINDS = [
-    Kind.FORK, Kind.EXIT, Kind.CONNECT, Kind.CONNECT_RESULT, Kind.SEND, Kind.NET_DENIED, Kind.OUTPUT, Kind.BPF,
-    Kind.FILE_BYTES, Kind.PHASE, Kind.STEP, Kind.DIFF, Kind.SURVIVOR, Kind.LIMIT, Kind.CANARY, Kind.GIT_FUTURE,
+    Kind.FORK,
+    Kind.EXIT,
+    Kind.CONNECT,
+    Kind.CONNECT_RESULT,
+    Kind.SEND,
+    Kind.NET_DENIED,
+    Kind.OUTPUT,
+    Kind.BPF,
+    Kind.FILE_BYTES,
+    Kind.PHASE,
+    Kind.STEP,
+    Kind.DIFF,
+    Kind.SURVIVOR,
+    Kind.LIMIT,
+    Kind.CANARY,
+    Kind.GIT_FUTURE,
     Kind.UNSHARE,
-]  # fmt: skip
+]
 EXES = ["/usr/bin/python3.11", "/usr/bin/dpkg", "/usr/bin/git", "/usr/bin/apt-get"]
 TEXTS = ["git\0show\0c0" + "f" * 38, "git\0log\0--all", "c0" + "f" * 38, "output", "disk", "sensor", "step-1"]
 
@@ -146,10 +194,18 @@ def test_disabled_detectors_are_silent_and_monitor_only_ones_say_so() -> None:
 
 
 HOSTILE = [
-    b"/usr/bin/a b", b"/usr/bin/\"quo'te", b"/usr/bin/new\nline", b"/usr/bin/[x]{y}@{z}^,", b"/usr/bin/\xff\xfe",
-    b"/usr/bin/back\\slash", b"/usr/bin/\\x41", "/usr/bin/bidi\u202eevil".encode(), b"/usr/bin/" + b"n" * 4000,
-    b"/usr/bin/\x1b[31mred", b"/usr/bin/\xc3\xa9t\xc3\xa9",
-]  # fmt: skip
+    b"/usr/bin/a b",
+    b"/usr/bin/\"quo'te",
+    b"/usr/bin/new\nline",
+    b"/usr/bin/[x]{y}@{z}^,",
+    b"/usr/bin/\xff\xfe",
+    b"/usr/bin/back\\slash",
+    b"/usr/bin/\\x41",
+    "/usr/bin/bidi\u202eevil".encode(),
+    b"/usr/bin/" + b"n" * 4000,
+    b"/usr/bin/\x1b[31mred",
+    b"/usr/bin/\xc3\xa9t\xc3\xa9",
+]
 
 
 @pytest.mark.parametrize("path", HOSTILE, ids=repr)
@@ -196,6 +252,8 @@ def _million(paths: int) -> EventBatch:
     records["time_ns"] = np.arange(n) * 1000
     records["kind"] = dice.choice([Kind.OPEN, Kind.WRITE, Kind.READ, Kind.ACCESS, Kind.RENAME, Kind.FORK], n)
     records["path"] = dice.integers(1, len(strings), n)
+    records["path"][::1000] = len(strings) - 1
+    records["path"][1::1000] = len(strings) - 2
     records["path2"] = dice.integers(1, len(strings), n)
     records["pid"] = dice.integers(10, 400, n)
     records["start_ns"] = records["pid"]

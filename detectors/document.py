@@ -1,0 +1,83 @@
+"""docs/detectors.md, written from what the detectors declare.
+
+python -m invigilator.detectors.document > docs/detectors.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from invigilator.detectors.base import BULK, SIGN, STRONG, Detector, registry
+
+INVISIBLE = """## Not visible to a kernel sensor
+
+Some cheating leaves no trace in system calls: objects that compare equal to anything, hollow implementations
+that only satisfy the visible tests, memory theft inside one process (a test's frames, a judge's variables),
+and forged transcripts of tool calls that never ran. No detector here claims to see them; read the submission,
+run hidden tests, and compare the transcript with the recorded steps.
+"""
+
+
+def text() -> str:
+    """The whole document."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    yield "# Detectors"
+    yield ""
+    yield "Written by `python -m invigilator.detectors.document` from what each detector declares: do not edit"
+    yield "it here."
+    yield ""
+    yield (
+        f"An incident's confidence says what it rests on: from {STRONG} on it is proof; {BULK} is left to what\n"
+        f"a process came upon while it walked a whole tree; {SIGN} is what honest work does too. Signs are\n"
+        "kept and shown, and cost nothing under the default `min_confidence`."
+    )
+    yield ""
+    yield "| kind | channel | severity | tries cost | phase must be known | needs |"
+    yield "|---|---|---|---|---|---|"
+    for detector in registry().values():
+        needs = ", ".join(sorted(need.name.lower() for need in detector.needs)) or "–"
+        yield (
+            f"| [`{detector.id}`](#{detector.id}) | {detector.channel} | {detector.severity} |"
+            f" {_tries(detector)} | {'yes' if detector.phase_bound else 'no'} | {needs} |"
+        )
+    for detector in registry().values():
+        yield from _section(detector)
+    yield ""
+    yield INVISIBLE
+
+
+def _section(detector: type[Detector]) -> Iterator[str]:
+    yield ""
+    yield f"## {detector.id}"
+    yield ""
+    yield detector.meaning
+    yield ""
+    attack = ", ".join(detector.attack) or "–"
+    yield f"Version {detector.version}. ATT&CK: {attack}. {_how(detector)}".rstrip()
+    if detector.thresholds:
+        yield ""
+        yield "| threshold | default | meaning |"
+        yield "|---|---|---|"
+        for threshold in detector.thresholds:
+            default = f"{threshold.default:g} {threshold.unit}".strip()
+            yield f"| `{threshold.name}` | {default} | {threshold.meaning} |"
+
+
+def _how(detector: type[Detector]) -> str:
+    words = " ".join((detector.__doc__ or "").split())
+    return words if words and words != " ".join((Detector.__doc__ or "").split()) else ""
+
+
+def _tries(detector: type[Detector]) -> str:
+    if detector.drops:
+        return "drops the rollout"
+    if detector.flood:
+        return "`flood`, once"
+    return "as a success" if detector.pattern else "`attempts`"
+
+
+if __name__ == "__main__":
+    print(text(), end="")
