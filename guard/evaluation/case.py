@@ -16,7 +16,7 @@ import yaml
 from invigilator.guard.errors import GuardError
 from invigilator.guard.evaluation import fetch, score
 from invigilator.guard.evaluation.report import CaseResult, State
-from invigilator.guard.evaluation.suite import Case, Expectation, Step, Suite
+from invigilator.guard.evaluation.suite import NOT_COMPILED, Case, Expectation, Step, Suite
 from invigilator.guard.link import AgentGoneError
 from invigilator.guard.sdk import Sandbox
 from invigilator.incidents.records import Report
@@ -120,7 +120,7 @@ async def _play(suite: Suite, case: Case, policy: Policy, workspace: Path, home:
 
 async def _step(box: Sandbox, step: Step, step_id: str) -> None:
     done = await box.exec(step.command(), step_id=step_id, actor=step.by, timeout_s=step.timeout_s)
-    if step.exit != "any" and done.exit_code != step.exit:
+    if done.exit_code == NOT_COMPILED or (step.exit != "any" and done.exit_code != step.exit):
         said = (done.stderr or done.stdout).strip()[-400:]
         raise BrokenCaseError(f"step {step_id} ended with {done.exit_code}, not {step.exit}: {said}")
 

@@ -42,8 +42,8 @@ def bring(wanted: Fetch, workspace: Path, cache: Path) -> None:
 def unpack(folder: Path, workspace: Path) -> None:
     """Unpack the one archive in `folder` into the workspace, without its top folder."""
     archive = next(folder.glob("*.tar.*"))
-    command = ["tar", "-xf", archive, "-C", workspace, "--strip-components=1", "--no-same-owner"]
-    subprocess.run(command, check=True, timeout=TIMEOUT_S)
+    command = ["tar", "-xf", str(archive), "-C", str(workspace), "--strip-components=1"]
+    subprocess.run([*command, "--no-same-owner"], check=True, timeout=TIMEOUT_S)
 
 
 def _cached(cache: Path, kind: str, name: str, client: Callable[[str, Path], None]) -> Path:
@@ -86,7 +86,7 @@ def _client(command: Sequence[str], target: Path) -> None:
         raise FetchError(f"{command[0]} is not on this machine")
     try:
         done = subprocess.run(
-            command, cwd=target, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            list(command), cwd=target, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise FetchError(f"{' '.join(command[-1:])}: no answer within {TIMEOUT_S:.0f} s") from error

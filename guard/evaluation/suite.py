@@ -69,11 +69,16 @@ class Step(_Part):
         return [*prefix, "bash", "-c", self.run if self.run is not None else _compile_and_run(self.c or "")]
 
 
+NOT_COMPILED = 113
+"""Exit status of a `c` step whose source does not compile: then the case is broken, whatever it permits."""
+
+
 def _compile_and_run(source: str) -> str:
     mark = "END_OF_C_SOURCE"
     return (
         f"d=$(mktemp -d) && cat > $d/p.c <<'{mark}'\n{source}\n{mark}\n"
-        '"$(command -v cc || command -v gcc || command -v clang)" -w -O1 -o $d/p $d/p.c && exec $d/p'
+        "cc=$(command -v cc || command -v gcc || command -v clang)\n"
+        f'"$cc" -w -O1 -o $d/p $d/p.c || exit {NOT_COMPILED}\nexec $d/p'
     )
 
 
@@ -189,7 +194,7 @@ def load_suite(folder: Path = DEFAULT_SUITE) -> Suite:
 def _cases(file: Path, shared: Mapping[str, Any], honest: bool) -> list[Case]:
     content = _read(file)
     cases = []
-    for raw in [one for raw in content["cases"] for one in _with_twin(raw)]:
+    for raw in [twin for written in content["cases"] for twin in _with_twin(written)]:
         try:
             steps = [_with_snippet(step, shared["snippets"]) for step in raw.get("steps", ())]
             policy = merge(shared["policy"], raw.get("policy", {}))
@@ -202,7 +207,8 @@ def _cases(file: Path, shared: Mapping[str, Any], honest: bool) -> list[Case]:
 
 
 def _with_twin(raw: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The case, and where it has `observed: [outcome, …]` its twin under a policy that refuses nothing."""
+    """The case, and where it has `observed: [outcome, …]` its twin under a policy that refuses nothing, so
+    that every step has to succeed."""
     enforced = {key: value for key, value in raw.items() if key != "observed"}
     yield enforced
     if outcomes := raw.get("observed"):
@@ -210,6 +216,7 @@ def _with_twin(raw: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             **enforced,
             "id": f"observed-{raw.get('id')}",
             "policy": merge(raw.get("policy", {}), {"mode": "observe"}),
+            "steps": [{**step, "exit": 0} for step in raw["steps"]],
             "expect": [{**expectation, "outcome": outcomes} for expectation in raw.get("expect", ())],
         }
 
