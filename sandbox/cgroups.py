@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -115,9 +116,14 @@ class SandboxCgroups:
             if count
         ]
 
-    def remove(self) -> None:
-        """Kill what is left, and remove the folders."""
+    def remove(self, init: int | None = None) -> None:
+        """Kill what is left, and remove the folders. `init`: a pidfd of the sandbox's init, whose end is the
+        end of all its processes."""
         _kill(self.v2)
+        if init is not None:
+            poller = select.poll()
+            poller.register(init, select.POLLIN)
+            poller.poll(EMPTY_TIMEOUT_S * 1000)
         deadline = time.monotonic() + EMPTY_TIMEOUT_S
         remaining = [*self.leaves.values(), self.limited, self.v2 / "init", self.v2, *self.v1.values()]
         remaining = list(dict.fromkeys(remaining))

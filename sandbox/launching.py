@@ -135,8 +135,8 @@ class Launcher:
             raise LauncherError("the sandbox's init ended while it was being made")
         code, op, slots, *_ = _REPLY.unpack(data)
         if code:
-            name = spec.names[op] if op < len(spec.names) else "clone"
-            raise LauncherError(f"cannot make the sandbox: {name}: {os.strerror(code)}", code)
+            message = f"cannot make the sandbox: {spec.describe(op)}: {os.strerror(code)}"
+            raise LauncherError(message, code)
         return Handles(dict(zip([slot for slot in Slot if slots >> slot & 1], received, strict=True)))
 
 

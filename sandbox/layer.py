@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from invigilator.sandbox.base import SandboxError, UnavailableError
 PARTS = ("root", "usr", "workspace")
 SMALLEST_IMAGE_BYTES = 4 << 20
 MKFS_TIMEOUT_S = 60.0
+DROPPERS = 4
 BYTES_PER_INODE = 8192
 """Half of mke2fs's default: node_modules and Python environments are many small files."""
 
@@ -70,6 +72,7 @@ class Layers:
         self._changed = threading.Condition()
         self._closed = False
         self._filler: threading.Thread | None = None
+        self._dropper = ThreadPoolExecutor(DROPPERS, "layers-dropped")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def take(self, limits: LimitValues) -> Layer:
@@ -86,14 +89,19 @@ class Layers:
             self._changed.notify()
         return layer or self._make(size)
 
+    def discard(self, layer: Layer) -> None:
+        """Drop a layer in the background: unmounting waits for the kernel, and nobody needs to wait for it."""
+        self._dropper.submit(layer.close)
+
     def close(self) -> None:
-        """Drop the stock."""
+        """Drop the stock, and wait for what is being dropped."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         if self._filler:
             self._filler.join()
         self._drop_stock()
+        self._dropper.shutdown(wait=True)
 
     def _begin_filling(self) -> None:
         if self._filler is None and self._stock:

@@ -279,15 +279,15 @@ class ProcessSandbox(Sandbox):
         if self._removed:
             return
         with self._watch.step("remove"):
-            self._handles.close()
             for command in self._commands:
                 command.close()
             if self._cgroups is not None:
-                self._cgroups.remove()
+                self._cgroups.remove(self._handles.fds.get(Slot.INIT))
+            self._handles.close()
             if self._link is not None:
                 self._shared.links.remove(self._link)
             if self._layer is not None:
-                self._layer.close()
+                self._shared.layers.discard(self._layer)
             if self._first_id:
                 self._shared.ids.give_back(self._first_id)
         self._removed = True
@@ -420,9 +420,7 @@ class ProcessSandbox(Sandbox):
         ends = make_ends(streams, self._handle(Slot.PTS), self._first_id)
         opened = [os.open(groups.leaves[phase], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
         try:
-            opened += [
-                os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for folder in groups.v1.values()
-            ]
+            opened += [os.open(folder / "tasks", os.O_WRONLY | os.O_CLOEXEC) for folder in groups.v1.values()]
             if on_streams:
                 on_streams(ends.recorded)
             fds = [

@@ -53,6 +53,7 @@ class Op(enum.IntEnum):
 
 
 Word = str | bytes | int
+_HEAD, _LENGTH = struct.Struct("<HH"), struct.Struct("<I")
 NO_SLOT = -1
 
 
@@ -61,16 +62,14 @@ class Specification:
     """Operations in order; each method adds one."""
 
     parts: list[bytes] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
 
     def add(self, op: Op, *words: Word) -> None:
         """Any operation; numbers travel as decimal text."""
-        raw = [struct.pack("<HH", op, len(words))]
+        raw = [_HEAD.pack(op, len(words))]
         for word in words:
-            text = word if isinstance(word, bytes) else os.fsencode(str(word))
-            raw += [struct.pack("<I", len(text)), text, b"\0"]
+            text = b"%d" % word if isinstance(word, int) else os.fsencode(word)
+            raw += [_LENGTH.pack(len(text)), text, b"\0"]
         self.parts.append(b"".join(raw))
-        self.names.append(f"{op.name.lower()} {' '.join(map(_short, words))}")
 
     def mount(self, kind: str, source: str, target: str, flags: int = 0, data: str = "") -> None:
         """mount(2)."""
@@ -92,7 +91,16 @@ class Specification:
         """The encoded operations."""
         return b"".join(self.parts)
 
-
-def _short(word: Word) -> str:
-    text = word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word)
-    return text if len(text) <= 80 else text[:77] + "..."
+    def describe(self, index: int) -> str:
+        """One operation for an error message."""
+        if index >= len(self.parts):
+            return "clone"
+        raw, offset = self.parts[index], _HEAD.size
+        code, count = _HEAD.unpack_from(raw)
+        words = [Op(code).name.lower()]
+        for _ in range(count):
+            length = _LENGTH.unpack_from(raw, offset)[0]
+            offset += _LENGTH.size
+            words.append(raw[offset : offset + min(length, 80)].decode("utf-8", "replace"))
+            offset += length + 1
+        return " ".join(words)

@@ -31,7 +31,9 @@ static void give_up(int status_fd, int stage)
 
 static int enter(const struct command *command, const int *fds)
 {
-	for (int i = 0; i < command->procs; i++) /* v1 controllers: one folder each */
+	/* v1 controllers, one `tasks` file each: a thread that moves itself takes no global lock there, where
+	 * cgroup.procs waits for an RCU grace period (20 ms here). */
+	for (int i = 0; i < command->procs; i++)
 		if (write(fds[EXEC_PROCS + i], "0", 1) != 1)
 			return -1;
 	if (setns(fds[EXEC_INIT], CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWCGROUP) < 0 ||
