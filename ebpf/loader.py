@@ -116,6 +116,16 @@ class Kernel:
             raw = b"".join(number.to_bytes(width, "little") for number in numbers)
             ctypes.memmove(memory + at, raw, length)
 
+    def only(self, program: str) -> None:
+        """Load no other program than this one."""
+        step = self._lib.bpf_object__next_program
+        step.restype = ctypes.c_void_p
+        at = step(ctypes.c_void_p(self._object), None)
+        while at:
+            wanted = self._lib.bpf_program__name(ctypes.c_void_p(at)).decode() == program
+            self._lib.bpf_program__set_autoload(ctypes.c_void_p(at), ctypes.c_bool(wanted))
+            at = step(ctypes.c_void_p(self._object), ctypes.c_void_p(at))
+
     def load(self) -> None:
         """Verify and load every program."""
         self._check(

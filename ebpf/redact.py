@@ -21,9 +21,8 @@ _NAME = (
     rb"[A-Za-z0-9_.-]*(?:password|passwd|passphrase|secret|api[_-]?key|access[_-]?key|auth[_-]?token|token)"
 )
 _NAMED = re.compile(
-    rb"(?P<keep>(?:(?<=\0)|(?<=^)|(?<=[\s'\";&?{,]))-{0,2}"
-    + _NAME
-    + rb"['\"]?\s*(?:=|:\s?|\0(?=[^-\0]))['\"]?)"
+    rb"(?P<keep>(?:(?<=\0)|(?<=^)|(?<=[\s'\";&?{,]))"
+    rb"(?:-{0,2}" + _NAME + rb"['\"]?\s*(?:=|:\s?)|-{1,2}" + _NAME + rb"\0(?=[^-\0]))['\"]?)"
     rb"(?P<value>[^\s\0'\"&]+)",
     re.IGNORECASE,
 )

@@ -131,12 +131,12 @@ class StringTable:
     def places(self, records: Records) -> Places:
         """Places of the four string fields, shape (n, 4)."""
         serials = np.ascontiguousarray(_serials(records))
-        found = serials - np.uint32(self._base - 1)
-        if self._own:
-            found &= np.uint32(SERIALS - 1)
-            found *= serials < SERIALS  # user space's own: `localise` sees to them
+        found = (serials - np.uint32(self._base)) & np.uint32(SERIALS - 1)
+        np.minimum(found, np.uint32(len(self._present) - 2), out=found)
+        found += np.uint32(1)
         found *= serials != 0
-        np.minimum(found, np.uint32(len(self._present) - 1), out=found)
+        if self._own:
+            found *= serials < SERIALS  # user space's own: `localise` sees to them
         return found
 
     def missing(self, places: Places) -> npt.NDArray[np.bool_] | None:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "output.bpf.c"
+#include "scope.h"
 
 #define CGROUPS_AT_ONCE 8
 
@@ -10,6 +11,19 @@ struct registration {
 	__u32 slot, registration, count, drop, failed, reserved;
 	struct { __u64 cgroup; __u32 phase; __u32 reserved; } at[CGROUPS_AT_ONCE];
 };
+
+/* A cgroup that somebody only left for, or whose sandbox is gone, may be taken; one that is watched may not. */
+static __always_inline int take_scope(__u64 cgroup, const struct scope *scope)
+{
+	struct scope *there = bpf_map_lookup_elem(&scopes, &cgroup);
+
+	if (!there)
+		return add_scope(cgroup, scope);
+	if (live_slot(there->slot, there->registration))
+		return -1;
+	*there = *scope;
+	return 0;
+}
 
 /* Add or drop the cgroups of a sandbox. */
 SEC("syscall")
@@ -27,7 +41,7 @@ int control_scope(struct registration *wanted)
 			continue;
 		if (drop)
 			drop_scope(cgroup);
-		else if (add_scope(cgroup, &scope))
+		else if (take_scope(cgroup, &scope))
 			failed++;
 	}
 	wanted->failed = failed;

@@ -116,7 +116,8 @@ static __always_inline void refuse(struct slot *slot, struct scope *scope, const
 	e.family = *(__u32 *)&address[8] == bpf_htonl(0xffff) && !*(__u64 *)address ? AF_INET : AF_INET6;
 	if (with_task) {
 		struct task_struct *task = bpf_get_current_task_btf();
-		struct task_state *state = bpf_task_storage_get(&tasks, task, 0, 0);
+		/* Kernels before 6.2 keep task storage from cgroup programs: then the step is not told. */
+		struct task_state *state = direct_reads ? bpf_task_storage_get(&tasks, task, 0, 0) : NULL;
 
 		e.pid = task->tgid;
 		e.tid = task->pid;

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import subprocess
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -319,3 +320,48 @@ def test_x32_numbers_are_not_taken_for_native_ones(box: Box, tmp_path: Path) -> 
     told = box.run("print(call(0x40000000 | 2, os.fsencode(sys.argv[1]), 0, 0))", tmp_path / "x")
     foreign = told.one(Kind.FOREIGN_ABI)
     assert (foreign["abi"], foreign["a0"]) == (2, 2)
+
+
+def test_a_pid_used_again_is_another_process(box: Box) -> None:
+    """C19: pid reuse: (pid, start time) names a process."""
+    told = box.run(
+        "tid = ctypes.c_int(0)\n"
+        "def child():\n"
+        "    a = struct.pack('11Q', 0, 0, 0, 0, 17, 0, 0, 0, ctypes.addressof(tid), 1 if tid.value else 0, 0)\n"
+        "    p = call(435, a, 88)\n"
+        "    if not p: os._exit(tid.value and 7)\n"
+        "    if p > 0: os.waitpid(p, 0)\n"
+        "    return p\n"
+        "tid.value = child(); print(tid.value, child())"
+    )
+    first, second = map(int, told.output.split())
+    assert first == second
+    forks, ends = told.of(Kind.FORK, pid=first), told.of(Kind.EXIT, pid=first)
+    assert len({f["start_ns"] for f in forks}) == 2
+    assert [f["start_ns"] for f in forks] == [e["start_ns"] for e in ends]
+    assert [e["result"] for e in ends] == [0, 7]
+
+
+def test_times_are_boottime_and_rise_with_the_numbers(box: Box) -> None:
+    """C20: a clock that no NTP step moves and that goes on in suspend."""
+    began = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    told = box.run("for n in range(50): call(2, b'/none', 0, 0)")
+    times = told.batch.records["time_ns"].astype(int)
+    assert began < times[0] and times[-1] < time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    assert (times[1:] >= times[:-1]).all()
+
+
+def test_a_cgroup_that_somebody_left_for_can_be_registered(
+    box: Box, parent_cgroup: Path, tmp_path: Path
+) -> None:
+    away = parent_cgroup / "later"
+    away.mkdir()
+    try:
+        box.run("open(sys.argv[1] + '/cgroup.procs', 'w').write(str(os.getpid()))", away)
+        slot = box.sensor.register(uuid.uuid4(), {away.stat().st_ino: Phase.VERIFY})
+        box.sensor.arm(slot)
+        told = Box(box.sensor, away, slot).execute(["/bin/true"])
+        assert told.event(0)["phase"] == Phase.VERIFY
+        box.sensor.unregister(slot)
+    finally:
+        away.rmdir()
