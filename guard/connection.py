@@ -6,6 +6,7 @@ Needs httpx and nothing of a node, so that it works in a bare install.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Generator, Mapping
@@ -50,11 +51,20 @@ run by the sync and the async connection."""
 
 
 class BusyError(UnreachableError):
-    """The service or its store is down or busy for now; asking again may help."""
+    """The service or its store is down or busy for now; asking again may help. `answered`: it said so itself."""
 
-    def __init__(self, problem: str, *, where: str = "", fix: str = "", retry_after_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        problem: str,
+        *,
+        where: str = "",
+        fix: str = "",
+        retry_after_s: float = 0.0,
+        answered: bool = True,
+    ) -> None:
         super().__init__(problem, where=where, fix=fix)
         self.retry_after_s = retry_after_s
+        self.answered = answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +123,7 @@ class _Link:
     def unreachable(self, error: Exception) -> BusyError:
         """The error for a request that got no answer."""
         text = " ".join(str(error).split()) or type(error).__name__
-        return BusyError(f"guard serve does not answer: {text}", where=str(self.address))
+        return BusyError(f"guard serve does not answer: {text}", where=str(self.address), answered=False)
 
 
 class Connection(_Link):
@@ -235,15 +245,20 @@ def checked(answer: httpx.Response, address: Address) -> httpx.Response:
     raise GuardError(detail, where=where, fix=fix)
 
 
-def patiently(ask: Ask, deadline_s: float) -> Flow[httpx.Response]:
-    """A flow: the answer to `ask`, asking again while the service is busy, until `deadline_s` (monotonic)."""
+def patiently(ask: Ask, deadline_s: float, *, silence_s: float = math.inf) -> Flow[httpx.Response]:
+    """A flow: the answer to `ask`, asking again while the service is busy, until `deadline_s` (monotonic).
+
+    A service that does not answer at all is asked again for `silence_s` only.
+    """
+    began_s = time.monotonic()
     tries = 0
     while True:
         try:
             answer: httpx.Response = yield ask
             return answer
         except BusyError as error:
-            left_s = deadline_s - time.monotonic()
+            end_s = deadline_s if error.answered else min(deadline_s, began_s + silence_s)
+            left_s = end_s - time.monotonic()
             pause_s = max(error.retry_after_s, PAUSES_S[min(tries, len(PAUSES_S) - 1)])
             if pause_s > left_s:
                 raise

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 15.0
 """How long a store that is being opened, or is busy, is waited for."""
+SILENCE_S = 2.0
+"""How long one that does not answer at all is."""
 PAGE_ROWS = 1000
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 EVENTS_SQL = (
@@ -164,7 +166,7 @@ class Invigilator:
         self.close()
 
     def _ask(self, ask: Ask) -> Any:
-        return self._connection.run(patiently(ask, time.monotonic() + self._patience_s))
+        return self._connection.run(patiently(ask, time.monotonic() + self._patience_s, silence_s=SILENCE_S))
 
     def _get(self, path: str) -> dict[str, Any]:
         found: dict[str, Any] = self._ask(Ask("GET", path)).json()

@@ -76,7 +76,7 @@ def main() -> None:
     """Entry point: run the command; an error becomes one line on stderr and an exit status."""
     mount()
     try:
-        status = app(standalone_mode=False)
+        status = app(prog_name="guard", standalone_mode=False)
         sys.stdout.flush()
     except Exception as error:
         status = explain(error)

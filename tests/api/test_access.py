@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Service, incident, report, ship_report
+from serving import Service, incident, report, ship_report
 
 from invigilator.guard.api.tokens import TokenFile
 from invigilator.guard.api.traffic import Buckets
@@ -137,7 +137,7 @@ def test_another_user_on_the_socket_is_not_trusted(tmp_path: Path) -> None:
     import shutil
     import tempfile
 
-    from conftest import serving
+    from serving import serving
 
     from invigilator.guard.home import Home
 

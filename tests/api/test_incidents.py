@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from conftest import Service, incident, report, ship_report
+from serving import Service, incident, report, ship_report
 
 
 def test_filters_choose_incidents(service: Service, spool_folder: Path) -> None:

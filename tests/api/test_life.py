@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from conftest import Service, report, serving, ship_report, wait_for_store
+from serving import Service, report, serving, ship_report, wait_for_store
 
 from invigilator.guard.connection import Address, BusyError
 from invigilator.guard.home import Home

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from conftest import Service
+from serving import Service
 
 from invigilator.dashboards import pages
 

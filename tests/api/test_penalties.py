@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from conftest import Service, incident, report, ship, ship_policy, ship_report
+from serving import Service, incident, report, ship, ship_policy, ship_report
 
 from invigilator.incidents.records import Penalty
 from invigilator.incidents.rows import COLUMNS

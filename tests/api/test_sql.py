@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from conftest import Service, incident, report, ship_report
+from serving import Service, incident, report, ship_report
 
 ATTACKS = [
     "INSERT INTO rollouts SELECT * FROM rollouts",
