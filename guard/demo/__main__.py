@@ -43,7 +43,7 @@ def run(console: Console, *, end: bool) -> list[play.Played]:
     end_daemons(home)
     shown = page.open_page(home)
     try:
-        with tempfile.TemporaryDirectory(dir=home.root, prefix="demo-") as folder:
+        with tempfile.TemporaryDirectory(prefix="invigilator-demo-") as folder:
             played = asyncio.run(_play_all(home, Path(folder), console))
     except BaseException:
         end_daemons(home)

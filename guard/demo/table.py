@@ -64,7 +64,8 @@ def farewell(
     first = next((i for one in played for i in one.report.incidents), None)
     if first is not None:
         _command(console, f"{prefix} incidents show {first.id}")
-    sql = "SELECT kind, outcome, count() FROM incidents GROUP BY ALL ORDER BY kind"
+    run_id = played[0].report.run_id
+    sql = f"SELECT kind, outcome, count() FROM incidents WHERE run_id = '{run_id}' GROUP BY ALL ORDER BY kind"
     _command(console, f"{prefix} sql {shlex.quote(sql)}")
     if page is not None:
         address, token = page

@@ -143,7 +143,7 @@ def judge(case: Case, policy: Policy, report: Report, seconds: float) -> CaseRes
         state = "held" if held else "miss" if lacking else "hit"
     return _result(case, state, report.failure or "").model_copy(
         update={
-            "expected": [e.kind for e in expected],
+            "expected": {e.kind: list(e.outcome) for e in expected},
             "missing": lacking,
             "found": found,
             "false": wrong,
@@ -166,6 +166,7 @@ def _result(case: Case, state: State, note: str, seconds: float = 0.0) -> CaseRe
         honest=case.honest,
         state=state,
         note=note,
-        expected=[e.kind for e in case.expect],
+        expected={e.kind: list(e.outcome) for e in case.expect},
+        allowed=list(case.allow),
         seconds=round(seconds, 3),
     )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from invigilator.incidents.records import Incident, Status
+from invigilator.incidents.records import Incident, Outcome, Status
 
 State = Literal["hit", "miss", "clean", "false_alarm", "held", "broken", "skipped"]
 
@@ -22,7 +22,8 @@ class CaseResult(_Record):
     `hit`/`miss`: what was expected was found or not. `clean`/`false_alarm`: a benign case without or with an
     incident that counts. `held`: the case was to make the sensor lose events, and it lost none. `broken`: the
     case itself did not do what it says, or the sandbox failed. `skipped`: the machine lacks something.
-    `missing` holds the expected kinds that were not found; `false` the incidents that should not be there.
+    `expected` maps kinds to their right outcomes; `missing` holds those that were not found; `false` the
+    incidents that should not be there.
     """
 
     name: str
@@ -33,7 +34,8 @@ class CaseResult(_Record):
     honest: bool
     state: State
     note: str = ""
-    expected: list[str] = []
+    expected: dict[str, list[Outcome]] = {}
+    allowed: list[str] = []
     missing: list[str] = []
     found: list[Incident] = []
     false: list[Incident] = []
@@ -57,9 +59,9 @@ class Share(_Record):
 class KindScore(_Record):
     """One kind over the whole evaluation, counted in cases.
 
-    `recall`: of the cases that show the kind, those found. `precision`: of the cases in which it was found,
-    those where it belonged. `alarms`: of the benign and honest cases, those in which it was (wrongly) found.
-    `clean`: no alarm in any of them, and every class of case was run.
+    The measures are those of `detectors.evaluate`. `recall`: of the cases that show the kind, those found.
+    `precision`: of the cases in which it was found, those where it belonged. `alarms`: of the benign and honest
+    cases, those in which it was (wrongly) found. `clean`: it was tried on the bulk of honest work, no alarm.
     """
 
     kind: str

@@ -20,7 +20,10 @@ from invigilator.guard.evaluation.report import CaseResult, EvaluationReport
 from invigilator.guard.evaluation.suite import DEFAULT_SUITE, Case, Suite, load_suite
 from invigilator.guard.node import require_root
 from invigilator.guard.release import version
+from invigilator.profiles.policy import PenaltyRules
 
+MIN_CONFIDENCE = PenaltyRules().min_confidence
+"""The language's default, which the suite's policy keeps."""
 OnResult = Callable[[CaseResult], None]
 
 
@@ -57,7 +60,7 @@ def run_evaluation(
         seconds=round(time.monotonic() - began, 1),
         honest=honest,
         cases=results,
-        kinds=score.score_kinds(results, honest=honest),
+        kinds=score.score_kinds(results, MIN_CONFIDENCE, honest=honest),
     )
     if out is not None:
         document.write(report, out)

@@ -1,16 +1,13 @@
-"""From incidents to scores: what counts as found, as missing, as false; shares with their intervals."""
+"""From incidents to scores, by the measure that `detectors.evaluate` defines."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
+from invigilator.detectors.evaluate import LabelledCase, Proportion, could_count, evaluate
 from invigilator.guard.evaluation.report import CaseResult, KindScore, Share
 from invigilator.guard.evaluation.suite import Case, Expectation
 from invigilator.incidents.records import Incident
-
-Z_95 = 1.959964
-"""Quantile of the normal distribution for a two-sided 95 % interval."""
 
 
 def missing(expected: Iterable[Expectation], found: Sequence[Incident]) -> list[str]:
@@ -19,51 +16,35 @@ def missing(expected: Iterable[Expectation], found: Sequence[Incident]) -> list[
 
 
 def false_incidents(case: Case, found: Sequence[Incident], min_confidence: float) -> list[Incident]:
-    """Incidents that would count and that the case does not explain.
-
-    Not counted, as the penalty does not count them: monitor-only, below the policy's confidence, accidental
-    (floods aside). Weights play no part: a detector at weight 0 is measured all the same.
-    """
+    """Incidents that would count under some weight, and that the case does not explain."""
     explained = {e.kind for e in (*case.expect, *case.expect_if_lost)} | set(case.allow)
-    return [i for i in found if i.kind not in explained and would_count(i, min_confidence)]
+    return [i for i in found if i.kind not in explained and could_count(i, min_confidence)]
 
 
-def would_count(incident: Incident, min_confidence: float) -> bool:
-    """Whether an incident costs something under some weight."""
-    return (
-        not incident.monitor_only
-        and incident.confidence >= min_confidence
-        and (incident.intent != "accidental" or incident.channel == "flood")
-    )
+def score_kinds(results: Sequence[CaseResult], min_confidence: float, *, honest: bool) -> list[KindScore]:
+    """One score for every kind that was expected or would have counted, by name."""
+    ran = [r for r in results if r.state not in ("broken", "skipped", "held")]
+    labelled = [
+        LabelledCase(
+            name=r.name,
+            expected={kind: frozenset(outcomes) for kind, outcomes in r.expected.items()},
+            incidents=r.found,
+            allowed=frozenset(r.allowed),
+        )
+        for r in ran
+    ]
+    bulk = honest and any(r.honest for r in ran)
+    return [
+        KindScore(
+            kind=one.kind,
+            recall=_share(one.recall),
+            precision=_share(one.precision),
+            alarms=_share(one.alarms_in_honest),
+            clean=bulk and one.is_clean,
+        )
+        for one in evaluate(labelled, min_confidence).kinds.values()
+    ]
 
 
-def share(hits: int, of: int) -> Share:
-    """`hits / of` with Wilson's score interval (E. B. Wilson, JASA 22, 1927): it holds for small counts."""
-    if of == 0:
-        return Share(hits=0, of=0, value=None, low=0.0, high=1.0)
-    rate, z2 = hits / of, Z_95**2
-    middle = (rate + z2 / (2 * of)) / (1 + z2 / of)
-    half = Z_95 * math.sqrt(rate * (1 - rate) / of + z2 / (4 * of**2)) / (1 + z2 / of)
-    return Share(hits=hits, of=of, value=rate, low=max(0.0, middle - half), high=min(1.0, middle + half))
-
-
-def score_kinds(results: Sequence[CaseResult], *, honest: bool) -> list[KindScore]:
-    """One score for every kind that was expected or found, by name."""
-    ran = [r for r in results if r.state not in ("broken", "skipped")]
-    kinds = {k for r in ran for k in r.expected} | {i.kind for r in ran for i in r.found}
-    return [_score(kind, ran, honest) for kind in sorted(kinds)]
-
-
-def _score(kind: str, ran: Sequence[CaseResult], honest: bool) -> KindScore:
-    shows = [r for r in ran if kind in r.expected and r.state != "held"]
-    hits = sum(kind not in r.missing for r in shows)
-    wrong = sum(any(i.kind == kind for i in r.false) for r in ran)
-    peaceful = [r for r in ran if r.benign]
-    alarms = sum(any(i.kind == kind for i in r.false) for r in peaceful)
-    return KindScore(
-        kind=kind,
-        recall=share(hits, len(shows)),
-        precision=share(hits, hits + wrong),
-        alarms=share(alarms, len(peaceful)),
-        clean=alarms == 0 and honest and any(r.honest for r in peaceful),
-    )
+def _share(one: Proportion) -> Share:
+    return Share(hits=one.hits, of=one.of, value=one.value, low=one.low, high=one.high)

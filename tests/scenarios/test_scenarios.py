@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from invigilator.guard.evaluation.case import run_case
 from invigilator.guard.evaluation.document import one_line
-from invigilator.guard.evaluation.homes import Homes
-from invigilator.guard.evaluation.suite import Case, Suite, load_suite
+from invigilator.guard.evaluation.report import CaseResult
+from invigilator.guard.evaluation.suite import Case, load_suite
 
 QUICK = [case for case in load_suite(Path(__file__).parent).cases if not case.slow]
 
 
+class Runs(Protocol):
+    def result(self, case: Case) -> CaseResult: ...
+
+
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
-def test_scenario(case: Case, suite: Suite, homes: Homes, tmp_path: Path) -> None:
-    home = homes.of(case)
-    result = asyncio.run(run_case(suite, case, home, tmp_path / "case", tmp_path / "cache"))
+def test_scenario(case: Case, runs: Runs) -> None:
+    result = runs.result(case)
     if result.state == "skipped":
         pytest.skip(result.note)
     if result.state == "held":

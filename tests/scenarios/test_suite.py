@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from invigilator.guard.evaluation import score
 from invigilator.guard.evaluation.suite import (
     Suite,
     SuiteError,
@@ -80,17 +79,3 @@ def test_a_wrong_key_names_its_file_and_case(suite: Suite, tmp_path: Path) -> No
     file.write_text(file.read_text().replace("title: yes until", "titel: yes until"))
     with pytest.raises(SuiteError, match=r"log_flood\.yaml.*endless-yes"):
         load_suite(copy)
-
-
-@pytest.mark.parametrize(
-    ("hits", "of", "low", "high"),
-    # Newcombe, Statistics in Medicine 17 (1998), table I, method 3: 81/263, 15/148, 0/20, 1/29.
-    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
-)
-def test_wilson_interval_agrees_with_newcombe(hits: int, of: int, low: float, high: float) -> None:
-    interval = score.share(hits, of)
-    assert (round(interval.low, 4), round(interval.high, 4)) == (low, high)
-
-
-def test_nothing_to_divide_by_has_no_value() -> None:
-    assert score.share(0, 0).value is None
