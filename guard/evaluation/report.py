@@ -60,8 +60,8 @@ class KindScore(_Record):
     """One kind over the whole evaluation, counted in cases.
 
     The measures are those of `detectors.evaluate`. `recall`: of the cases that show the kind, those found.
-    `precision`: of the cases in which it was found, those where it belonged. `alarms`: of the benign and honest
-    cases, those in which it was (wrongly) found. `clean`: it was tried on the bulk of honest work, no alarm.
+    `precision`: of the cases in which it was found, those where it belonged. `alarms`: of the benign and
+    honest cases, those in which it was (wrongly) found. `clean`: tried on the bulk of honest work, no alarm.
     """
 
     kind: str
