@@ -51,7 +51,7 @@ run by the sync and the async connection."""
 
 
 class BusyError(UnreachableError):
-    """The service or its store is down or busy for now; asking again may help. `answered`: it said so itself."""
+    """The service or its store is down or busy; asking again may help. `answered`: it said so itself."""
 
     def __init__(
         self,

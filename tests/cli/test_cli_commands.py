@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import GUARD, Guard
+from commanding import GUARD, Guard
 from samples_cli import HOSTILE, INCIDENT
 
 NOBODY = 4242

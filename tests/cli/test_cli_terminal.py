@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import GUARD, Guard
+from commanding import GUARD, Guard
 from samples_cli import HOSTILE, INCIDENT
 
 from invigilator.guard.cli.output import plain
