@@ -105,5 +105,5 @@ class StoreGate:
         why = self.detail or (
             "guard serve is ending" if self.state == "closed" else "the store is being opened"
         )
-        fix = "ask again: nothing that was acknowledged is lost"
+        fix = "nothing that was acknowledged is lost"
         return ProblemError(503, "store-unavailable", why, fix=fix, retry_after_s=1.0)
