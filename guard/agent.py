@@ -14,6 +14,7 @@ import ctypes
 import logging
 import os
 import resource
+import shutil
 import signal
 import socket
 import sys
@@ -43,6 +44,8 @@ MAKERS = 8
 WAITERS_MAX = 16_384
 THREAD_STACK_BYTES = 512 << 10
 BACKLOG = 4096
+SPOOL_FREE_BYTES = 1 << 20
+"""Below that much free space on the spool's disk no rollout begins: it could not be recorded."""
 IDLE_CHECK_S = 0.5
 _CLONE_NEWNS = 0x20000
 _MS_REC_SLAVE = (1 << 14) | (1 << 19)
@@ -158,6 +161,12 @@ class Agent:
         """Refuse new work that could not be recorded."""
         if trouble := self._pipeline.trouble:
             raise UnreachableError(f"new rollouts are refused: {trouble}")
+        if shutil.disk_usage(self._home.spool).free < SPOOL_FREE_BYTES:
+            raise UnreachableError(
+                "new rollouts are refused: no space left for their events",
+                where=str(self._home.spool),
+                fix="free some on its disk",
+            )
         self._shipper.wake()
 
     def _on_shipped(self, segment: Segment) -> None:

@@ -46,10 +46,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of it: the exit status to end with, and the verdict."""
+    """What became of it: the exit status to end with, the verdict, and why the store is behind, if it is."""
 
     code: int
     report: Report
+    notice: str | None
 
 
 class Foreground:
@@ -103,7 +104,7 @@ class Foreground:
             failure = failure or f"interrupted by {signal.Signals(self._interrupted).name}"
         report = await self._box.verdict(failure=failure)
         failed = report.failure is not None and self._interrupted is None
-        return Outcome(FAILED_CODE if failed else code, report)
+        return Outcome(FAILED_CODE if failed else code, report, self._box.notice)
 
     async def _agent(self) -> CommandResult:
         plan = self._plan

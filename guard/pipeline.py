@@ -35,6 +35,8 @@ HELD_ROWS_MAX = 1_000_000
 """Events kept in memory while the spool cannot take them (192 bytes each, and their strings). Past that the
 rings are left alone; they overflow, and the loss is counted."""
 RETRY_S = 0.5
+SPOOL_PATIENCE_S = 10.0
+"""How long a verdict waits for a spool that takes nothing."""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class Pipeline:
         self._settling = 0
         self._stopping = False
         self._trouble: str | None = None
+        self._trouble_since = 0.0
         self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
 
     def start(self) -> None:
@@ -105,12 +108,17 @@ class Pipeline:
                 self._held_rows -= sum(map(len, gone.held))
 
     def settle(self, slot: int, timeout_s: float) -> bool:
-        """Wait until all that the sandbox has produced by now is stored and judged; False on timeout."""
+        """Wait until all that the sandbox has produced by now is stored and judged.
+
+        False on timeout, or where the spool has taken nothing for `SPOOL_PATIENCE_S`.
+        """
         produced = self._sensor.loss(slot).produced
         with self._changed:
             self._settling += 1
             try:
-                return self._changed.wait_for(lambda: self._settled(slot, produced), timeout_s)
+                return self._changed.wait_for(
+                    lambda: self._settled(slot, produced) or self._stuck(), timeout_s
+                ) and self._settled(slot, produced)
             finally:
                 self._settling -= 1
 
@@ -123,6 +131,9 @@ class Pipeline:
 
     def _settled(self, slot: int, produced: int) -> bool:
         return not self._watched[slot].held and self._sensor.drained_to(slot) >= produced
+
+    def _stuck(self) -> bool:
+        return self._trouble is not None and time.monotonic() - self._trouble_since > SPOOL_PATIENCE_S
 
     def _run(self) -> None:
         try:
@@ -143,6 +154,8 @@ class Pipeline:
             while self._held_rows and now >= retry_at and (stopping or self._due(now)):
                 if not self._store():
                     retry_at = now + RETRY_S
+            if not self._held_rows:
+                self._trouble = None
             if self._settling:
                 with self._changed:
                     self._changed.notify_all()
@@ -173,6 +186,7 @@ class Pipeline:
         except SpoolError as error:
             if self._trouble is None:
                 _log.error("the spool takes nothing: %s", error)
+                self._trouble_since = time.monotonic()
             self._trouble = str(error)
             return False
         self._trouble = None

@@ -24,6 +24,7 @@ from invigilator.guard.progress import Progress, Running
 from invigilator.guard.services import Services
 from invigilator.guard.verdict import Course, Evidence, judge, lost_by_class
 from invigilator.incidents.records import Report
+from invigilator.incidents.spool import SpoolError
 from invigilator.incidents.stamp import Origin, wall_offset_ns
 from invigilator.profiles import network
 from invigilator.profiles.policy import Limits, PhaseName
@@ -61,6 +62,7 @@ class Rollout:
         self._phase: PhaseName | None = None
         self._steps = 0
         self._report: Report | None = None
+        self._kept = False
         self._closed = False
 
     @property
@@ -79,8 +81,8 @@ class Rollout:
             self._mark()
             self._make()
         except BaseException as error:
-            self.close()
             self._report_unopened(str(error))
+            self.close()
             raise
 
     def begin(self, phase: PhaseName) -> None:
@@ -180,7 +182,8 @@ class Rollout:
             if self._slot is not None:
                 self._services.pipeline.detach(self._slot)
                 self._services.sensor.unregister(self._slot)
-            self._mark_file.unlink(missing_ok=True)
+            if self._kept:
+                self._mark_file.unlink(missing_ok=True)
 
     @property
     def _limits(self) -> Limits:
@@ -208,6 +211,7 @@ class Rollout:
         )
         try:
             self._services.keeper.keep(self.order, report, wall_offset_ns())
+            self._kept = True
         except Exception:
             _log.exception("the failure of rollout %s could not be kept", self.order.rollout_id)
         self._services.shipper.wake()
@@ -333,9 +337,15 @@ class Rollout:
             self._attempt("the workspace could not be copied back", box.copy_back)
         course = Course(str(self.sandbox_id), progress, box.enforcement())
         report = judge(self.order, course, evidence, watched.engine.incidents())
-        offset = watched.origin.wall_offset_ns or 0
-        segments = self._services.keeper.keep(self.order, report, offset, progress.steps)
-        self._mark_file.unlink(missing_ok=True)
+        try:
+            segments = self._services.keeper.keep(
+                self.order, report, watched.origin.wall_offset_ns or 0, progress.steps
+            )
+        except SpoolError as error:
+            # Handed out as failed now; the mark that stays makes the next agent store that.
+            self.fail(str(error))
+            return judge(self.order, course, evidence, watched.engine.incidents())
+        self._kept = True
         self._services.shipper.wait_for(segments, SHIP_WAIT_S)
         return report
 

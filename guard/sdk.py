@@ -70,6 +70,8 @@ class Sandbox:
         self._home = home
         self._opened_link: Link | None = None
         self._opened: dict[str, Any] = {}
+        self.notice: str | None = None
+        """After the verdict: why the store does not have all of it yet, if so."""
 
     @classmethod
     def create(
@@ -213,6 +215,7 @@ class Sandbox:
         """End the rollout, and judge it. `failure`: what went wrong on the harness's side, if anything; the
         rollout is then `failed`, which is no reward of 0. Asked again, the answer is the same."""
         answer = await self._link.ask("verdict", failure=failure)
+        self.notice = answer["notice"]
         return Report.model_validate(answer["report"])
 
     @property

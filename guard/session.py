@@ -179,7 +179,9 @@ class Session:
         if why := body.get("failure"):
             rollout.fail(str(why))
         report = await self._wait(rollout.verdict)
-        return {"report": report.model_dump(mode="json")}
+        late = report.events.shipped < report.events.stored
+        notice = self._floor.services.shipper.trouble or "the store is behind" if late else None
+        return {"report": report.model_dump(mode="json"), "notice": notice}
 
     async def _close(self, _: Body, __: tuple[int, ...]) -> Body:
         rollout = self._need()

@@ -132,9 +132,7 @@ class Shipper:
             self._spool.quarantine(segment, answer.text)
             return
         if not answer.is_success:
-            raise ShipError(
-                f"serve answered {answer.status_code}: {answer.text[:200]}", fix="it is tried again"
-            )
+            raise ShipError(_problem(answer))
         self._spool.acknowledge(segment)
         self._on_shipped(segment)
         with self._progress:
@@ -164,3 +162,13 @@ class Shipper:
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
+
+
+def _problem(answer: httpx.Response) -> str:
+    """What serve says is wrong, from its problem document (RFC 9457), or its raw answer."""
+    try:
+        told = answer.json()
+        parts = [told["detail"], told.get("fix") or ""]
+        return "; ".join(str(part) for part in parts if part)
+    except (ValueError, KeyError, TypeError):
+        return f"serve answered {answer.status_code}: {answer.text[:200]}"

@@ -9,7 +9,7 @@ from invigilator.guard.cli.output import plain
 from invigilator.incidents.records import Incident, Penalty, Report
 
 
-def show(report: Report, report_file: Path | None) -> None:
+def show(report: Report, report_file: Path | None, notice: str | None) -> None:
     """Print a report's summary: one line, the incidents, the penalty, and where to look further."""
     from rich.console import Console
 
@@ -23,6 +23,11 @@ def show(report: Report, report_file: Path | None) -> None:
     if shown:
         _table(console, shown)
     console.print(_penalty_line(report.penalty, len(shown)))
+    if notice is not None:
+        waiting = report.events.stored - report.events.shipped
+        console.print(
+            f"guard: {waiting:,} events wait in the spool, safe but not in the store: {plain(notice)}"
+        )
     if report_file is not None:
         console.print(f"guard: report in {plain(report_file)}")
     if shown:

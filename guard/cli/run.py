@@ -138,7 +138,7 @@ def _run(
     if as_json:
         print(outcome.report.model_dump_json(), file=sys.stderr)
     elif not quiet:
-        summary.show(outcome.report, target)
+        summary.show(outcome.report, target, outcome.notice)
     return outcome.code
 
 

@@ -120,10 +120,10 @@ class Node:
         for daemon in ("agent", "serve"):
             if (pid := self.pid(daemon)) is not None:
                 os.kill(pid, signal.SIGTERM)
-                wait_until(lambda pid=pid: not _alive(pid), TIMEOUT_S)
+                wait_until(lambda pid=pid: not alive(pid), TIMEOUT_S)
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except OSError:

@@ -1,0 +1,241 @@
+"""Daemons on demand, and their death at any moment: nothing acknowledged is lost, nothing is left behind."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Node, alive, new_node, wait_until
+
+
+def ask(node: Node, sql: str) -> list[dict[str, object]]:
+    """Rows of a query, as the command answers it."""
+    done = node.guard("sql", "--json", sql)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    return answer["rows"] if isinstance(answer, dict) else answer
+
+
+def begin(node: Node, script: str, *options: str, stdin: bool = False) -> subprocess.Popen[bytes]:
+    """A `guard run` whose command has said that it is ready."""
+    process = subprocess.Popen(
+        node.command("run", *options, "--", "bash", "-c", "echo ready; " + script),
+        stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=node.environment(),
+    )
+    assert process.stdout.readline() == b"ready\n", process.stderr.read()
+    return process
+
+
+def of_sandboxes(marker: str) -> list[int]:
+    """Processes of this machine that have `marker` among their arguments, `guard run` itself excepted."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (folder / "cmdline").read_bytes()
+                if marker.encode() in words and b"invigilator" not in words:
+                    found.append(int(folder.name))
+    return found
+
+
+def cgroups(pid: int) -> list[Path]:
+    """Cgroup folders of sandboxes that the agent of that process id made."""
+    return list(Path("/sys/fs/cgroup").glob(f"*/invigilator/{pid}-*/*-*-*"))
+
+
+def test_many_runs_from_nothing_share_one_agent_and_one_serve(own_node):
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(lambda n: own_node.run("--rollout", f"r{n}", command=f"echo {n}"), range(4)))
+    assert [run.stdout for run in runs] == [b"0\n", b"1\n", b"2\n", b"3\n"], [run.said for run in runs]
+    assert own_node.pid("agent") and own_node.pid("serve")
+    log = (own_node.home.run / "agent.log").read_text()
+    assert "runs here already" not in log and "Traceback" not in log
+    assert ask(own_node, "SELECT count() AS n FROM rollouts WHERE status = 'final'") in (
+        [{"n": 4}],
+        [{"n": "4"}],
+    )
+
+
+def test_daemons_end_when_idle_and_come_back_when_needed(own_node):
+    impatient = {"INVIGILATOR_IDLE_S": "1"}
+    assert own_node.run(command=["true"], environment=impatient).code == 0
+    first = own_node.pid("agent")
+    wait_until(lambda: first is None or not alive(first), 30)
+    assert not own_node.home.agent_socket.exists()
+    run = own_node.run(command=["true"], environment=impatient)
+    assert run.code == 0 and run.report["status"] == "final"
+
+
+def test_a_killed_run_leaves_nothing_and_is_reported_as_failed(node):
+    process = begin(node, "exec sleep 7771", "--rollout", "killed-run")
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not of_sandboxes("7771"), 30)
+    wait_until(lambda: not list(node.home.rollouts.iterdir()), 30)
+    wait_until(lambda: not cgroups(node.pid("agent")), 30)
+    rows = ask(node, "SELECT status, failure FROM rollouts WHERE rollout_id = 'killed-run'")
+    assert len(rows) == 1 and rows[0]["status"] == "failed" and "went away" in str(rows[0]["failure"])
+
+
+def test_a_killed_agent_takes_its_sandboxes_along_and_the_run_says_so(own_node, tmp_path):
+    report = tmp_path / "report.json"
+    options = ("--rollout", "orphan", "--report", str(report))
+    process = begin(
+        own_node, "for n in $(seq 200); do cat /etc/passwd >/dev/null; done; exec sleep 7772", *options
+    )
+    time.sleep(2.5)
+    agent = own_node.pid("agent")
+    os.kill(agent, signal.SIGKILL)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 125
+    assert b"agent has ended" in said and b"sandbox with it" in said
+    assert json.loads(report.read_text())["status"] == "failed"
+    wait_until(lambda: not of_sandboxes("7772"), 30)
+
+    assert own_node.run(command=["true"]).code == 0
+    wait_until(lambda: not cgroups(agent), 30)
+    rows = ask(own_node, "SELECT status, failure FROM rollouts WHERE rollout_id = 'orphan'")
+    assert len(rows) == 1 and rows[0]["status"] == "failed" and "died" in str(rows[0]["failure"])
+    stored = ask(own_node, "SELECT count() AS n, uniqExact(seq) AS u FROM events WHERE rollout_id = 'orphan'")
+    assert int(str(stored[0]["n"])) == int(str(stored[0]["u"])) > 200
+    assert not list(own_node.home.rollouts.iterdir())
+
+
+def test_a_serve_that_is_killed_again_and_again_loses_and_doubles_nothing(own_node):
+    own_node.run(command=["true"])
+    stop = threading.Event()
+
+    def kill_serve() -> None:
+        while not stop.wait(0.7):
+            if (pid := own_node.pid("serve")) is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_serve)
+    killer.start()
+    try:
+        script = "for n in $(seq 300); do cat /etc/passwd >/dev/null; sleep 0.01; done"
+        run = own_node.run("--rollout", "shaken", command=script)
+    finally:
+        stop.set()
+        killer.join()
+    assert run.code == 0 and run.report["status"] == "final", run.said
+    produced = run.report["events"]["produced"]
+    assert run.report["events"]["stored"] == produced > 1000
+    wait_until(lambda: not list(own_node.home.spool.glob("*.arrow")), 60)
+    [row] = ask(own_node, "SELECT count() AS n, uniqExact(seq) AS u FROM events WHERE rollout_id = 'shaken'")
+    assert (int(str(row["n"])), int(str(row["u"]))) == (produced, produced)
+
+
+def test_a_store_that_is_held_by_another_delays_nothing_but_the_shipping(own_node):
+    own_node.home.make()
+    # Another process holds the store's lock, as a second serve or a stray client would.
+    lock = os.open(own_node.home.store / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    os.fchmod(lock, 0o666)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    run = own_node.run(command="echo fine")
+    assert run.code == 0 and run.stdout == b"fine\n"
+    assert run.report["status"] == "final"
+    events = run.report["events"]
+    assert events["stored"] == events["produced"] > 0 and events["shipped"] == 0
+    waiting = len(list(own_node.home.spool.glob("*.arrow")))
+    assert waiting > 0
+    assert "wait in the spool, safe but not in the store" in run.said and "in use by" in run.said
+    os.close(lock)
+    again = own_node.run(command=["true"])
+    assert again.code == 0
+    wait_until(lambda: not list(own_node.home.spool.glob("*.arrow")), 60)
+    [row] = ask(own_node, f"SELECT count() AS n FROM events WHERE rollout_id = '{run.report['rollout_id']}'")
+    assert int(str(row["n"])) == events["produced"]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A node whose spool is on a disk of its own, of two mebibytes."""
+    with new_node() as made:
+        made.home.make()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "spool", made.home.spool], check=True)
+        made.home.spool.chmod(0o700)
+        try:
+            yield made
+        finally:
+            made.end()
+            subprocess.run(["umount", made.home.spool], check=True)
+
+
+def fill(node: Node) -> Path:
+    """Take all that is free on the spool's disk."""
+    filler = node.home.spool / "filler"
+    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT)
+    try:
+        for size in (65536, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    os.write(descriptor, b"\0" * size)
+    finally:
+        os.close(descriptor)
+    return filler
+
+
+def test_on_a_full_disk_no_rollout_begins(small_disk):
+    assert small_disk.run(command=["true"]).code == 0
+    filler = fill(small_disk)
+    run = small_disk.run(command="echo ran")
+    assert run.code == 125 and run.stdout == b""
+    assert "no space left" in run.said and "free some" in run.said
+    filler.unlink()
+    assert small_disk.run(command=["true"]).code == 0
+
+
+def test_a_disk_that_fills_during_a_rollout_is_a_failure_and_never_a_verdict(small_disk, tmp_path):
+    report = tmp_path / "report.json"
+    options = ("--rollout", "filled", "--report", str(report))
+    process = begin(small_disk, "read line; echo got", *options, stdin=True)
+    filler = fill(small_disk)
+    out, said = process.communicate(b"go\n", timeout=60)
+    assert out == b"got\n" and process.returncode == 125, said
+    assert b"no space left" in said and b"free some" in said
+    told = json.loads(report.read_text())
+    assert told["status"] == "failed" and told["penalty"]["value"] is None
+    filler.unlink()
+    wait_until(lambda: small_disk.run(command=["true"]).code == 0, 60)
+    small_disk.end()
+    assert small_disk.run(command=["true"]).code == 0
+    rows = ask(small_disk, "SELECT status FROM rollouts WHERE rollout_id = 'filled'")
+    assert [row["status"] for row in rows] == ["failed"]
+
+
+def test_the_agent_told_to_end_ends_its_rollouts_as_failed(own_node, tmp_path):
+    report = tmp_path / "report.json"
+    process = begin(own_node, "exec sleep 7773", "--rollout", "told", "--report", str(report))
+    os.kill(own_node.pid("agent"), signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 125
+    assert json.loads(report.read_text())["status"] == "failed"
+    wait_until(lambda: not of_sandboxes("7773"), 30)
+
+
+def test_no_sandbox_leaves_a_trace(node):
+    before = {path.name for path in Path("/proc/self/ns").iterdir()}
+    assert before
+    mounts = Path("/proc/self/mountinfo").read_text()
+    for _ in range(3):
+        assert (
+            node.run("--policy", "swe-task", command="sleep 1000 & disown; touch /root/x; echo done").code
+            == 0
+        )
+    assert not cgroups(node.pid("agent"))
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert not list(node.home.rollouts.iterdir())
