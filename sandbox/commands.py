@@ -124,6 +124,11 @@ class Command(Process):
                 self._listen(0)
             return self._status
 
+    @property
+    def ended(self) -> bool:
+        """Whether its end is known."""
+        return self._status is not None
+
     def close(self) -> None:
         """Leave the pump to itself; it ends with the last holder of the streams."""
         self._control.close()
@@ -173,6 +178,7 @@ class Command(Process):
             self.on_stopped(value)
         elif kind == _ENDED:
             self._status = self._ended(value, bool(cut), output)
+            self._control.close()
 
     def _ended(self, status: int, cut: bool, output: int) -> ExitStatus:
         number = status & 0x7F

@@ -5,6 +5,7 @@ The zygote ends when its control socket closes: it and all sandboxes end with th
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -15,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from invigilator.sandbox.base import SandboxError
-from invigilator.sandbox.spec import Slot, Specification
+from invigilator.sandbox.base import SandboxError, UnavailableError
+from invigilator.sandbox.spec import NO_SLOT, Slot, Specification
 
 _START, _RUN, _EXEC = 1, 2, 3
 _REPLY = struct.Struct("<iII5I")
@@ -135,9 +136,19 @@ class Launcher:
             raise LauncherError("the sandbox's init ended while it was being made")
         code, op, slots, *_ = _REPLY.unpack(data)
         if code:
-            message = f"cannot make the sandbox: {spec.describe(op)}: {os.strerror(code)}"
-            raise LauncherError(message, code)
+            raise _failure(spec, op, code)
         return Handles(dict(zip([slot for slot in Slot if slots >> slot & 1], received, strict=True)))
+
+
+def _failure(spec: Specification, op: int, code: int) -> SandboxError:
+    what = spec.describe(op)
+    words = what.split()
+    if code == errno.EINVAL and words[0] == "tree" and words[-1] != str(NO_SLOT):
+        return UnavailableError(
+            f"the file system of {words[2]} cannot map ids (ext4, xfs and btrfs can, overlay and NFS cannot):"
+            " put it on one that can"
+        )
+    return LauncherError(f"cannot make the sandbox: {what}: {os.strerror(code)}", code)
 
 
 def _sealed(name: str, content: bytes) -> int:

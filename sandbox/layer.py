@@ -90,7 +90,7 @@ class Layers:
         return layer or self._make(size)
 
     def discard(self, layer: Layer) -> None:
-        """Drop a layer in the background: unmounting waits for the kernel, and nobody needs to wait for it."""
+        """Drop a layer in the background: unmounting waits for the kernel, and nobody need wait for it."""
         self._dropper.submit(layer.close)
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
 """A sandbox's link to the outside, where its policy lets anything out in any phase.
 
-A veth pair: `eth0` inside, with an address from 100.127.192.0/19 (shared address space, RFC 6598) that follows
-from the sandbox's ids. The host's end drops what does not come from that address and, where all phases deny by
-default, what no rule of any phase allows; which phase may reach what is decided by the sensor's cgroup programs.
+A veth pair: `eth0` inside, with an address from 100.127.192.0/19 (shared address space, RFC 6598) that
+follows from the sandbox's ids. The host's end drops what does not come from that address and, where all
+phases deny by default, what no rule of any phase allows; which phase may reach what is decided by the
+sensor's cgroup programs.
 The nftables tables belong to this process (flag `owner`): they go when it goes, however it ends, as the link
 goes with the sandbox.
 """
@@ -173,10 +174,13 @@ def _accepted(rules: Iterable[NetRule]) -> list[str]:
 def masquerade_text(name: str, only_ours: bool) -> str:
     """nft(8) commands: sandboxes speak with the host's address. `only_ours`: nothing else was forwarded
     before, and nothing else shall be now."""
-    lines = [f"table ip {name} {{", "flags owner", "chain post {", "type nat hook postrouting priority srcnat;",
-             f'ip saddr {NETWORK} oifname != "{PREFIX}*" masquerade', "}"]  # fmt: skip
-    lines += ["chain forward {", "type filter hook forward priority filter;",
-              f'iifname "{PREFIX}*" oifname "{PREFIX}*" drop']  # fmt: skip
+    between = f'iifname "{PREFIX}*" oifname "{PREFIX}*" drop'
+    lines = [
+        f"table ip {name} {{", "flags owner",
+        "chain post {", "type nat hook postrouting priority srcnat;",
+        f'ip saddr {NETWORK} oifname != "{PREFIX}*" masquerade', "}",
+        "chain forward {", "type filter hook forward priority filter;", between,
+    ]  # fmt: skip
     if only_ours:
         lines.append(f'iifname != "{PREFIX}*" oifname != "{PREFIX}*" drop')
     return "\n".join([*lines, "}", "}"]) + "\n"

@@ -42,8 +42,8 @@ PROC_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 PROC_MASKED = (
     "acpi", "asound", "config.gz", "diskstats", "driver", "interrupts", "iomem", "ioports", "kallsyms",
     "kcore", "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats",
-    "modules", "partitions", "sched_debug", "scsi", "slabinfo", "softirqs", "swaps", "timer_list", "timer_stats",
-    "vmallocinfo",
+    "modules", "partitions", "sched_debug", "scsi", "slabinfo", "softirqs", "swaps", "timer_list",
+    "timer_stats", "vmallocinfo",
 )  # fmt: skip
 """What tells of the host, or crashes kernels when read (kpagecgroup). Of these, what only the host's root may
 open needs no cover: the sandbox has no such user."""

@@ -27,7 +27,7 @@ def python(box: Box, script: str, **more: object) -> bytes:
 def test_every_namespace_is_its_own(shared_box: Box) -> None:
     for name in NAMESPACES:
         inside = shared_box.sh(f"readlink /proc/self/ns/{name}").text.strip()
-        assert inside and inside != os.readlink(f"/proc/self/ns/{name}"), name
+        assert inside and inside != str(Path(f"/proc/self/ns/{name}").readlink()), name
 
 
 def test_ids_are_65536_and_no_other_sandbox_has_them(make_box: MakeBox) -> None:
@@ -65,7 +65,8 @@ def test_only_the_standard_streams_are_open(shared_box: Box) -> None:
         "cat /proc/kcore", "cat /proc/1/environ", "ls /proc/1/root/", "ls /proc/1/fd/", "ls /proc/1/cwd/",
         "readlink /proc/1/exe", "kill -9 1 && sleep 0.2 && ! kill -0 1", "kill -STOP 1", "strace -p 1",
         "nsenter -t 1 -m true", "nsenter -t 1 -U true", "mount -t cgroup2 x /mnt", "mount -t devtmpfs x /mnt",
-        "swapon /tmp/x", "echo 1 > /proc/sys/net/ipv4/ip_forward", "renice -n -5 $$", "nice -n -5 true 2>&1 | grep .",
+        "swapon /tmp/x", "echo 1 > /proc/sys/net/ipv4/ip_forward", "renice -n -5 $$",
+        "nice -n -5 true 2>&1 | grep .",
     ],
 )  # fmt: skip
 def test_root_inside_is_refused(shared_box: Box, command: str) -> None:
@@ -96,8 +97,8 @@ def test_init_tells_nothing_of_the_host(shared_box: Box) -> None:
 
 def test_init_keeps_credentials_of_the_host_and_no_descriptors(shared_box: Box) -> None:
     pid = shared_box.sandbox.init_pid
-    assert os.listdir(f"/proc/{pid}/fd") == []
-    assert os.readlink(f"/proc/{pid}/ns/user") == os.readlink("/proc/self/ns/user")
+    assert list(Path(f"/proc/{pid}/fd").iterdir()) == []
+    assert Path(f"/proc/{pid}/ns/user").readlink() == Path("/proc/self/ns/user").readlink()
     assert re.search(r"^Uid:\s+0\s+0\s+0\s+0$", Path(f"/proc/{pid}/status").read_text(), re.M)
 
 
@@ -202,7 +203,10 @@ def test_no_link_but_loopback_without_egress(shared_box: Box) -> None:
         "ls /sys/class/net 2>/dev/null; cat /proc/net/dev | tail -n +3 | cut -d: -f1"
     ).out.split() == [b"lo"]
     assert shared_box.sh("exec 3<>/dev/tcp/192.0.2.1/80").code != 0
-    script = "import socket\ns=socket.create_server(('127.0.0.1',80))\nprint(socket.create_connection(('127.0.0.1',80)).getpeername())"
+    script = (
+        "import socket\ns=socket.create_server(('127.0.0.1',80))\n"
+        "print(socket.create_connection(('127.0.0.1',80)).getpeername())"
+    )
     assert python(shared_box, script) == b"('127.0.0.1', 80)\n"
     assert b"PermissionError" in python(
         shared_box, "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)"

@@ -47,7 +47,7 @@ def box(make_box: MakeBox) -> Box:
     [
         "cat /grader/expected.txt", "ls /grader", "cat /opt/platform/answers.json",
         "echo 1 > /grader/expected.txt", "echo 1 > /logs/verifier/reward.txt", "rm /logs/verifier/old.txt",
-        "chmod 777 /grader", "rm -rf /grader", "mv /grader /gone", "mv /logs /logs2", "mv /opt/platform /opt/p",
+        "chmod 777 /grader", "rm -rf /grader", "mv /grader /gone", "mv /logs /logs2", "mv /opt/platform /p",
         "cat /proc/self/root/grader/expected.txt", "ln /opt/platform/answers.json /tmp/a",
         "mount --bind / /mnt", "umount /grader", "umount -l /logs/verifier", "cat /run/harness.sock",
         "rm -f /run/harness.sock", "echo 1 > /var/log/harness/x", "cat /proc/1/root/grader/expected.txt",
@@ -97,7 +97,8 @@ def test_the_agent_cannot_look_into_the_platforms_processes(box: Box) -> None:
     box.run("true")
     script = (
         "for p in /proc/[0-9]*; do grep -aq '^sleep' $p/comm && "
-        "{ cat $p/root/grader/expected.txt; cat $p/environ; ls -l $p/fd; cat $p/cwd/../grader/expected.txt; }; done"
+        "{ cat $p/root/grader/expected.txt; cat $p/environ; ls -l $p/fd; "
+        "cat $p/cwd/../grader/expected.txt; }; done"
     )
     result = box.sh(script)
     assert b"42" not in result.out and b"SECRET" not in result.out
@@ -133,7 +134,7 @@ def test_hidden_paths_are_not_there(make_box: MakeBox, tmp_path: Path) -> None:
     (root / "bin").mkdir()
     policy = policy_of(**PATHS)
     box = make_box(policy, root=root)
-    names = os.listdir(f"/proc/{box.sandbox.init_pid}/root")
+    names = [path.name for path in Path(f"/proc/{box.sandbox.init_pid}/root").iterdir()]
     assert "platform" not in names and "keep" in names
     assert list(box.sandbox.changes(["/"])) == []
     usual = make_box(policy)

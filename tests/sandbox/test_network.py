@@ -23,11 +23,15 @@ from invigilator.sandbox.process import ProcessBackend
 def sh(text): subprocess.run(["bash", "-ec", text], check=True)
 sh('''
 ip link set lo up
-ip link add up0 type veth peer name up1; ip link set up1 up; ip addr add 198.51.100.1/24 dev up0; ip link set up0 up
+ip link add up0 type veth peer name up1; ip link set up1 up
+ip addr add 198.51.100.1/24 dev up0; ip link set up0 up
 ''')
 servers = [socket.create_server((address, port)) for address in ("198.51.100.1",) for port in (80, 81)]
 for server in servers:
-    threading.Thread(target=lambda s=server: [s.accept()[0].sendall(b"served") for _ in range(50)], daemon=True).start()
+    def serve(server=server):
+        while True:
+            server.accept()[0].sendall(b"served")
+    threading.Thread(target=serve, daemon=True).start()
 backend = ProcessBackend(Path(sys.argv[1]), stock=0)
 null = os.open("/dev/null", os.O_RDWR)
 
@@ -37,7 +41,8 @@ def box_of(network):
     return box
 
 def ask(box, address, port):
-    script = (f"import socket\\ntry:\\n s=socket.create_connection(({address!r},{port}),1)\\n print(s.recv(9))\\n"
+    script = (f"import socket\\ntry:\\n s=socket.create_connection(({address!r},{port}),1)\\n"
+              " print(s.recv(9))\\n"
               "except OSError as e: print(type(e).__name__, e.errno)")
     read, write = os.pipe()
     command = box.execute(["python3", "-c", script], phase="agent", streams=Streams(null, write, 2))
@@ -84,7 +89,8 @@ def test_an_open_policy_reaches_all_and_sandboxes_do_not_reach_each_other(as_hos
     out = as_host(
         """
         one, two = box_of(Network(default_action="allow")), box_of(Network(default_action="allow"))
-        print(ask(one, "198.51.100.1", 80), ask(two, "198.51.100.1", 81), ask(one, two._link.inside, 9), sep="|")
+        served = ask(one, "198.51.100.1", 80), ask(two, "198.51.100.1", 81)
+        print(*served, ask(one, two._link.inside, 9), sep="|")
         one.remove(), two.remove()
         """
     )
@@ -119,9 +125,11 @@ def test_links_and_tables_go_with_an_agent_that_is_killed(as_host) -> None:  # t
         (other / "roots").symlink_to(Path(sys.argv[1]) / "roots")
         code = (
             "import sys, time, uuid; from pathlib import Path; from invigilator.profiles.policy import *; "
-            "from invigilator.sandbox.base import SandboxSpec; from invigilator.sandbox.process import ProcessBackend\\n"
+            "from invigilator.sandbox.base import SandboxSpec; "
+            "from invigilator.sandbox.process import ProcessBackend\\n"
             "box = ProcessBackend(Path(sys.argv[1]), stock=0).prepare(SandboxSpec(uuid.uuid4(), "
-            "Policy(name='t', network=Network(default_action='allow'))))\\nbox.start(); print(flush=True); time.sleep(99)"
+            "Policy(name='t', network=Network(default_action='allow'))))\\n"
+            "box.start(); print(flush=True); time.sleep(99)"
         )
         agent = subprocess.Popen([sys.executable, "-c", code, str(other)], stdout=subprocess.PIPE)
         agent.stdout.readline()

@@ -23,7 +23,7 @@ Description: a package of the tests
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A Debian package with a program, a configuration file, a user and a script that runs at installation."""
+    """A Debian package with a program, a configuration file, and a script that makes a user."""
     folder = tmp_path_factory.mktemp("package")
     for name in ("DEBIAN", "usr/bin", "etc"):
         (folder / name).mkdir(parents=True)
@@ -72,8 +72,9 @@ def test_usual_programs_run(make_box: MakeBox) -> None:
     box = make_box()
     script = (
         "set -e; python3 -c 'import ssl, sqlite3, multiprocessing as m; m.Lock()'; git --version; perl -e 1; "
-        "echo 'int main(){return 0;}' > /tmp/a.c; gcc -o /tmp/a /tmp/a.c; /tmp/a; su -c true; getent passwd root; "
-        "script -qc true /dev/null; tar cf /tmp/t.tar /etc/apt; ldconfig; update-alternatives --list editor || true"
+        "echo 'int main(){return 0;}' > /tmp/a.c; gcc -o /tmp/a /tmp/a.c; /tmp/a; su -c true; "
+        "getent passwd root; script -qc true /dev/null; tar cf /tmp/t.tar /etc/apt; ldconfig; "
+        "update-alternatives --list editor || true"
     )
     result = box.sh(script, timeout_s=60)
     assert result.code == 0, result.err

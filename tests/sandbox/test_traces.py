@@ -177,12 +177,12 @@ def test_a_sandbox_that_cannot_start_leaves_nothing(
 
 def test_descriptors_do_not_leak(make_box: MakeBox) -> None:
     make_box().sandbox.remove()
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(5):
         box = make_box()
         assert box.run("true").code == 0
         box.sandbox.remove()
-    assert len(os.listdir("/proc/self/fd")) <= before + 2  # the stock of layers
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2  # the stock of layers
 
 
 def test_survivors_are_found_and_ended(make_box: MakeBox) -> None:

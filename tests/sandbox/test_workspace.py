@@ -69,7 +69,8 @@ def test_replaced_renamed_and_removed_folders_tell_all_that_was_in_them(
         ("/workspace/sub/b.txt", "removed"), ("/workspace/sub/z", "added"),
         ("/workspace/old", "removed"), ("/workspace/old/x", "removed"),
         ("/workspace/new", "added"), ("/workspace/new/x", "added"),
-        ("/workspace/gone", "removed"), ("/workspace/gone/deep", "removed"), ("/workspace/gone/deep/y", "removed"),
+        ("/workspace/gone", "removed"), ("/workspace/gone/deep", "removed"),
+        ("/workspace/gone/deep/y", "removed"),
     }  # fmt: skip
     assert told(box, "/workspace/gone/deep/y") == {("/workspace/gone/deep/y", "removed")}
     assert told(box, "/workspace/new") == {("/workspace/new", "added"), ("/workspace/new/x", "added")}
@@ -107,7 +108,7 @@ def test_the_workspace_comes_home(make_box: MakeBox, workspace: Path) -> None:
     assert not (workspace / "sub").exists() and not (workspace / "dir").exists()
     assert (workspace / "p/q/r").read_text() == "deep\n"
     assert (workspace / "moved/kept").read_text() == "kept"
-    assert (workspace / "link").is_symlink() and os.readlink(workspace / "link") == "a.txt"
+    assert (workspace / "link").is_symlink() and (workspace / "link").readlink() == Path("a.txt")
     assert (workspace / "empty").stat().st_mtime == 1_000_000_000
     assert list(box.sandbox.skipped) == []
 
@@ -119,7 +120,8 @@ def test_folders_that_changed_their_names_come_home_whole(make_box: MakeBox, wor
         (workspace / name / "in" / "file").write_text(name)
     box = make_box(workspace=workspace)
     box.sh(
-        "mv a t; mv b a; mv t b; mkdir -p n; mv z/in n/y; echo new > n/y/more; mkdir z/in; echo o > z/in/file; mv sub a/in/s"
+        "mv a t; mv b a; mv t b; mkdir -p n; mv z/in n/y; echo new > n/y/more; mkdir z/in; "
+        "echo o > z/in/file; mv sub a/in/s"
     )
     want = box.sh("find . -type f -exec sh -c 'echo $1 $(cat $1)' - {} \\; | sort").text
     box.sandbox.copy_back()

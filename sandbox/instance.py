@@ -1,0 +1,345 @@
+"""One sandbox of the process backend, from its cgroups to its removal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from invigilator.profiles import limits as limit_compiler
+from invigilator.profiles.policy import PhaseName
+from invigilator.sandbox import (
+    changes,
+    confinement,
+    files,
+    hidden,
+    masks,
+    network,
+    recipe,
+    root,
+    workspace,
+)
+from invigilator.sandbox.base import (
+    Actor,
+    Change,
+    LimitHit,
+    Mount,
+    Process,
+    Sandbox,
+    SandboxError,
+    SandboxSpec,
+    Streams,
+)
+from invigilator.sandbox.cgroups import Cgroups, SandboxCgroups
+from invigilator.sandbox.commands import Command
+from invigilator.sandbox.entering import Order, launch
+from invigilator.sandbox.ids import COUNT, FIRST, Ids
+from invigilator.sandbox.launching import Handles, Launcher
+from invigilator.sandbox.layer import Layer, Layers
+from invigilator.sandbox.mounts import mount_table
+from invigilator.sandbox.spec import Slot
+
+
+@dataclass(slots=True)
+class Machinery:
+    """What the sandboxes of one agent share."""
+
+    home: Path
+    launcher: Launcher
+    cgroups: Cgroups
+    ids: Ids
+    layers: Layers
+    roots: root.Roots
+    links: network.Links
+
+    @property
+    def stage(self) -> Path:
+        """An empty folder to build upon, in private mount namespaces only."""
+        return self.home / "sandboxes"
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Seconds of each step of a sandbox's making and unmaking, by name."""
+
+    steps: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Time what is done inside."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.steps[name] = self.steps.get(name, 0.0) + time.perf_counter() - began
+
+
+class ProcessSandbox(Sandbox):
+    """One sandbox. `timings`: seconds by step."""
+
+    def __init__(self, spec: SandboxSpec, shared: Machinery) -> None:
+        self.spec = spec
+        self._shared = shared
+        self._watch = Stopwatch()
+        self._handles = Handles({})
+        self._commands: list[Command] = []
+        self._layer: Layer | None = None
+        self._cgroups: SandboxCgroups | None = None
+        self._first_id = 0
+        self._link: network.Link | None = None
+        self._removed = False
+        self._masks: masks.Masks | None = None
+        self.skipped: Sequence[str] = ()
+        """What `copy_back` left behind, each with the reason."""
+        self._baseline: dict[bytes, changes.State] = {}
+        try:
+            self._prepare()
+        except BaseException:
+            self.remove()
+            raise
+
+    @property
+    def timings(self) -> Mapping[str, float]:
+        """Seconds of each step so far."""
+        return self._watch.steps
+
+    @property
+    def init_pid(self) -> int:
+        """Process id of the sandbox's init in this process's pid namespace."""
+        for line in Path(f"/proc/self/fdinfo/{self._handle(Slot.INIT)}").read_text().splitlines():
+            if line.startswith("Pid:"):
+                return int(line.split()[1])
+        raise SandboxError("the sandbox is gone")
+
+    def cgroups(self) -> Mapping[PhaseName, int]:
+        """See the contract."""
+        return self._groups.identities()
+
+    def start(self) -> None:
+        """See the contract."""
+        with self._watch.step("start"):
+            specification = self._recipe.specification()
+            init = os.open(self._groups.v2 / "init", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                assert self._layer is not None
+                self._handles = self._shared.launcher.start(specification, init, [self._layer.fd])
+            finally:
+                os.close(init)
+        if self._network.link:
+            with self._watch.step("link"):
+                number = (self._first_id - FIRST) // COUNT
+                self._link = self._shared.links.make(number, self._handle(Slot.NET), self._network)
+        self._masks = masks.Masks(self.spec.policy, self._first_id)
+        with self._watch.step("plant"):
+            self._plant()
+
+    def mounts(self) -> Sequence[Mount]:
+        """See the contract."""
+        return mount_table(self.init_pid)
+
+    def enforcement(self) -> Mapping[str, str]:
+        """See the contract."""
+        return confinement.enforcement(self.spec.policy, self._groups, self._shared.cgroups.hierarchies)
+
+    def execute(
+        self,
+        command: Sequence[str | bytes],
+        *,
+        phase: PhaseName,
+        streams: Streams,
+        cwd: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        output_limit_bytes: int | None = None,
+        actor: Actor = "agent",
+        on_streams: Callable[[Sequence[int]], None] | None = None,
+    ) -> Process:
+        """See the contract."""
+        self._handle(Slot.INIT)
+        platform = actor == "platform" or phase == "verify"
+        if self._masks and phase == "agent" and Slot.MASKED in self._handles.fds:
+            self._masks.apply(self._shared, self._handles)
+        if self._masks and phase == "verify":
+            self._masks.lift(self._handles)
+        order = Order(command, phase, streams, cwd or self._point, platform, output_limit_bytes, on_streams)
+        variables = {**self.spec.environment, **(environment or {})}
+        mount = self._handles.fds.get(Slot.MOUNT if platform else Slot.MASKED, self._handle(Slot.INIT))
+        with self._watch.step("execute"):
+            control = launch(
+                order, variables, self.spec.policy, self._shared.launcher, self._handles, mount, self._groups,
+                self._first_id,
+            )  # fmt: skip
+            started = Command(control, order.name, self._end_all(phase), self._groups.oom_kills)
+        self._commands = [one for one in self._commands if not one.ended]
+        self._commands.append(started)
+        if started.refusal:
+            with contextlib.suppress(OSError):
+                os.write(streams.stderr, f"guard: {started.refusal}\n".encode(errors="replace"))
+        return started
+
+    def survivors(self, phase: PhaseName) -> Sequence[int]:
+        """See the contract."""
+        return [
+            pid for other in self._groups.leaves if other != phase for pid in self._groups.processes(other)
+        ]
+
+    def end_processes(self, phase: PhaseName | None = None) -> None:
+        """See the contract."""
+        for each in [phase] if phase else list(self._groups.leaves):
+            self._groups.kill(each)
+
+    def changes(self, under: Sequence[str]) -> Iterator[Change]:
+        """See the contract."""
+        assert self._layer is not None
+        walk = changes.Walk(self._root, self._first_id, self._baseline)
+        owner = (self.spec.owner_uid, self.spec.owner_gid) if self.spec.owner_uid else None
+        found = changes.differences(self._layer.fd, walk, self._all_lowers, under, owner)
+        made = self._masks.made if self._masks else frozenset()
+        return (one for one in found if one.change != "added" or one.path not in made)
+
+    def limits_hit(self) -> Sequence[LimitHit]:
+        """See the contract."""
+        hits = self._groups.limits_hit()
+        if self._layer is not None and self._layer.fd >= 0:
+            size, free, inodes, free_inodes = self._layer.usage()
+            if free < max(4096, size // 200) or (inodes and free_inodes < 8):
+                hits.append(LimitHit("disk", size - free, self.spec.policy.limits.disk_bytes))
+        return hits
+
+    def write_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
+        """See the contract."""
+        files.write_file(self._root, path, content, stat.S_IMODE(mode), self._first_id)
+        if self._masks:
+            self._masks.renew(self._shared, self._handles)
+
+    def read_file(self, path: str, limit_bytes: int = 64 << 20) -> bytes:
+        """See the contract."""
+        return files.read_file(self._root, path, limit_bytes)
+
+    def copy_back(self) -> None:
+        """See the contract."""
+        assert self._layer is not None
+        if self.spec.workspace is None:
+            return
+        self.skipped = workspace.copy_back(
+            self._layer.fd, self._root, self._workspace_lower, self.spec.owner_uid, self.spec.owner_gid
+        )
+
+    def remove(self) -> None:
+        """See the contract."""
+        if self._removed:
+            return
+        with self._watch.step("remove"):
+            for command in self._commands:
+                command.close()
+            if self._cgroups is not None:
+                self._cgroups.remove(self._handles.fds.get(Slot.INIT))
+            self._handles.close()
+            if self._link is not None:
+                self._shared.links.remove(self._link)
+            if self._layer is not None:
+                self._shared.layers.discard(self._layer)
+            if self._first_id:
+                self._shared.ids.give_back(self._first_id)
+        self._removed = True
+
+    @property
+    def _groups(self) -> SandboxCgroups:
+        if self._cgroups is None or self._removed:
+            raise SandboxError("the sandbox is gone")
+        return self._cgroups
+
+    @property
+    def _root(self) -> int:
+        return self._handle(Slot.ROOT)
+
+    @property
+    def _all_lowers(self) -> list[root.Lower]:
+        return [*self._lowers, self._workspace_lower]
+
+    @property
+    def _point(self) -> str:
+        return (
+            self.spec.policy.filesystem.workspace[0]
+            if self.spec.policy.filesystem.workspace
+            else "/workspace"
+        )
+
+    def _handle(self, slot: Slot) -> int:
+        if slot not in self._handles.fds or self._removed:
+            raise SandboxError("the sandbox is gone, or not yet started")
+        return self._handles[slot]
+
+    def _prepare(self) -> None:
+        spec, shared = self.spec, self._shared
+        limits = limit_compiler.compile(spec.policy)
+        with self._watch.step("root"):
+            self._lowers = self._choose_root()
+            self._workspace_lower: root.Lower = self._choose_workspace()
+        with self._watch.step("network"):
+            self._network = network.needs(spec.policy)
+        with self._watch.step("ids"):
+            self._first_id = shared.ids.take()
+        with self._watch.step("cgroups"):
+            self._cgroups = shared.cgroups.make(str(spec.sandbox_id), limits)
+        with self._watch.step("layer"):
+            self._layer = shared.layers.take(limits)
+            self._layer.own(self._first_id)
+            hidden.hide(self._layer.fd, self._all_lowers, masks.hidden(spec.policy), self._first_id)
+        self._recipe = recipe.Recipe(
+            stage=shared.stage,
+            first_id=self._first_id,
+            lowers=self._lowers,
+            workspace=self._workspace_lower,
+            workspace_point=self._point,
+            workspace_maps=recipe.workspace_maps(spec.owner_uid, spec.owner_gid, self._first_id)
+            if spec.workspace
+            else None,
+            folders=spec.policy.filesystem.workspace[1:],
+            nested_users=spec.policy.syscalls.userns == "allow",
+            split=masks.needed(spec.policy),
+            shm_bytes=limits.memory_bytes // 4,
+            hostname=spec.hostname,
+        )
+
+    def _choose_root(self) -> list[root.Lower]:
+        if self.spec.root is None:
+            return self._shared.roots.default()
+        folder = root.check_folder(self.spec.root, self._shared.home, "root")
+        return [root.Lower("root", "/", (folder,))]
+
+    def _choose_workspace(self) -> root.Lower:
+        folders: tuple[Path, ...] = ()
+        if self.spec.workspace is not None:
+            folders = (root.check_folder(self.spec.workspace, self._shared.home, "workspace"),)
+            workspace.check_access(folders[0], self.spec.owner_uid, self.spec.owner_gid)
+        return root.Lower("workspace", self._point, folders)
+
+    def _plant(self) -> None:
+        if self._network.hosts:
+            known = self.read_file("/etc/hosts").decode()
+            rows = [f"{one} {name}\n" for name, some in self._network.hosts.items() for one in some]
+            files.write_file(
+                self._root, "/etc/hosts", (known + "".join(rows)).encode(), 0o644, self._first_id
+            )
+        for canary in self.spec.canaries:
+            masks.plant(self._root, canary, self._first_id)
+        assert self._layer is not None
+        self._baseline = changes.snapshot(self._layer.fd, self._all_lowers)
+
+    def _end_all(self, phase: PhaseName) -> Callable[[int], None]:
+        groups = self._groups
+
+        def send(number: int) -> None:
+            if number == signal.SIGKILL:
+                groups.kill(phase)
+                return
+            for pid in groups.processes(phase):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+        return send
