@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, KeysView, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -74,15 +74,20 @@ class Aliases:
             end = path.rfind(b"/", 0, end)
         return []
 
-    def names(self) -> list[bytes]:
+    def names(self) -> KeysView[bytes]:
         """Every alias."""
-        return list(self._names)
+        return self._names.keys()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further name can be kept."""
+        return len(self._names) >= NAMES_MAX
 
     def add(self, name: bytes, seq: int, target: bytes | None) -> bool:
         """Remember; whether there was room."""
         changes = self._names.get(name)
         if changes is None:
-            if target is None or len(self._names) >= NAMES_MAX:
+            if target is None or self.is_full:
                 return False
             changes = self._names[name] = []
         if len(changes) >= CHANGES_MAX or (changes and changes[-1][1] == target):
@@ -102,7 +107,7 @@ class _Walk:
         self._paths = paths
         self._make_rows = makes
         self._end_rows = ends
-        self._queue: list[tuple[int, int, bool]] = []
+        self._queue: list[tuple[int, bool, int]] = []
         self._queued: set[tuple[int, bool]] = set()
 
     def run(self) -> None:
@@ -110,18 +115,20 @@ class _Walk:
         for source, rows in self._makes.items():
             if self._aliases.near(source, last):
                 self._enqueue(rows, False)
-        for name in self._aliases.names():
+        for name in list(self._aliases.names()):
             self._enqueue_near(name)
         while self._queue:
-            seq, row, ending = heapq.heappop(self._queue)
-            if ending:
+            seq, makes, row = heapq.heappop(self._queue)
+            if makes:
+                self._make(seq, row)
+            else:
                 for name in self._ended_by(row):
                     self._aliases.add(name, seq, None)
-            else:
-                self._make(seq, row)
 
     def _make(self, seq: int, row: int) -> None:
         name, source = self._pair(row)
+        if self._aliases.is_full and name not in self._aliases.names():
+            return
         target = self._aliases.lead(source, seq)
         name = self._aliases.lead(name, seq, follow=False)
         special = name != target and self._aliases.near(target, seq) and not self._aliases.inside(name)
@@ -144,7 +151,7 @@ class _Walk:
             seq = int(self._batch.records["seq"][row])
             if seq > after and (row, ending) not in self._queued:
                 self._queued.add((row, ending))
-                heapq.heappush(self._queue, (seq, row, ending))
+                heapq.heappush(self._queue, (seq, not ending, row))
 
     @cached_property
     def _makes(self) -> dict[bytes, list[int]]:

@@ -58,9 +58,7 @@ class CanaryRead(Detector):
                 done = scene.outcome[read] == Outcome.SUCCESS
                 use = np.where(done, Use.RETRIEVED, Use.NONE).astype(np.uint8)
                 yield scene.hits(read, READ, use=use, soft=True)
-            taken = np.flatnonzero(
-                found & ((acts & (Act.LINKED | Act.REMOVE)) != 0) & ((acts & Act.READ) == 0)
-            )
+            taken = np.flatnonzero(found & scene.kind(Kind.LINK, Kind.RENAME))
             if len(taken):
                 yield scene.hits(taken, TAKEN, intent=Intent.UNKNOWN, soft=True)
 

@@ -26,14 +26,12 @@ def text() -> str:
 def _lines() -> Iterator[str]:
     yield "# Detectors"
     yield ""
-    yield "Written by `python -m invigilator.detectors.document` from what each detector declares: do not edit"
-    yield "it here."
+    yield "Written by `python -m invigilator.detectors.document` from what each detector declares; do not"
+    yield "edit it here."
     yield ""
-    yield (
-        f"An incident's confidence says what it rests on: from {STRONG} on it is proof; {BULK} is left to what\n"
-        f"a process came upon while it walked a whole tree; {SIGN} is what honest work does too. Signs are\n"
-        "kept and shown, and cost nothing under the default `min_confidence`."
-    )
+    yield f"An incident's confidence says what it rests on: from {STRONG} on it is proof; {BULK} is left to"
+    yield f"what a process came upon while it walked a whole tree; {SIGN} is what honest work does too. Signs"
+    yield "are kept and shown, and cost nothing under the default `min_confidence`."
     yield ""
     yield "| kind | channel | severity | tries cost | phase must be known | needs |"
     yield "|---|---|---|---|---|---|"

@@ -1,7 +1,7 @@
 """How good the detectors are: precision and recall by kind over labelled cases, with intervals.
 
-table = evaluate([LabelledCase("overwrite-by-rename", {"system_binary_overwrite": {"success"}}, incidents), …])
-table.to_json()
+expected = {"system_binary_overwrite": frozenset({"success"})}
+evaluate([LabelledCase("by-rename", expected, engine.incidents()), ...]).to_json()
 """
 
 from __future__ import annotations

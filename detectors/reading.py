@@ -11,7 +11,7 @@ from invigilator.detectors.base import Mask, Outcome
 from invigilator.detectors.context import Context
 from invigilator.detectors.kept import Firsts
 from invigilator.detectors.scene import Scene
-from invigilator.detectors.touches import Act, Touches
+from invigilator.detectors.touches import Act, Touches, is_kind
 from invigilator.ebpf.events import EventClass, Kind
 
 READS = frozenset(
@@ -31,6 +31,7 @@ def reads(scene: Scene, *names: str) -> Touches:
     codes = scene.context.codes(*names)
     codes = codes[scene.context.read_judged[codes]]
     mask = np.isin(touches.cls, codes) & scene.judged[touches.row] & ~touches.above
+    mask &= is_kind(scene.r, tuple(READS))[touches.row]
     mask &= (touches.act & (Act.READ | Act.LIST | Act.PROBE | Act.LINKED | Act.REMOVE)) != 0
     return touches.where(mask)
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from invigilator.detectors.aliases import Timeline
 from invigilator.detectors.base import Codes, Hits, Intent, Mask, Outcome, Rows, Use
 from invigilator.detectors.context import INSTALLERS, STARTERS, Context
 from invigilator.detectors.identities import words
@@ -49,6 +50,7 @@ class Scene:
         self.r: Records = batch.records
 
         self.diffs: list[Diff] = []
+        self._lines: dict[int, Timeline] = {}
 
     def prepare(self) -> None:
         """Everything that must be worked out in the order of the batches."""
@@ -124,9 +126,19 @@ class Scene:
         for at in first.tolist():
             word = self._words[int(code[at])]
             path = word.path if word else b""
-            seq = int(self.r["seq"][rows[at]])
-            paths.append(self.context.aliases.lead(path, seq, follow=not itself[at]))
+            if self._line(int(code[at])):
+                seq = int(self.r["seq"][rows[at]])
+                path = self.context.aliases.lead(path, seq, follow=not itself[at])
+            paths.append(path)
         return paths, inverse
+
+    def _line(self, code: int) -> Timeline:
+        """Where the path of a string led, and since when; empty where no alias is part of it."""
+        line = self._lines.get(code)
+        if line is None:
+            word = self._words[code]
+            line = self._lines[code] = self.context.aliases.timeline(word.path) if word else []
+        return line
 
     def _alias_changes(self, rows: Rows, code: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """How many changes of an alias in its path lie before each event, at most `CHANGES_MAX`."""
@@ -137,9 +149,7 @@ class Scene:
         edges = np.flatnonzero(np.diff(code[order])) + 1
         for start, stop in pairwise([0, *edges.tolist(), len(rows)]):
             part = order[start:stop]
-            word = self._words[int(code[part[0]])]
-            line = self.context.aliases.timeline(word.path) if word else []
-            if line:
+            if line := self._line(int(code[part[0]])):
                 since = np.array([seq for seq, _ in line], np.uint64)
                 changes[part] = np.searchsorted(since, self.r["seq"][rows[part]])
         return changes
@@ -215,7 +225,7 @@ class Scene:
         lines = {
             code: line
             for code, word in enumerate(self._words)
-            if word and not word.cls and (line := self.context.aliases.timeline(word.path))
+            if word and not word.cls and (line := self._line(code))
         }
         itself = is_kind(self.r, LINKS_THEMSELVES)
         names = set(self.context.aliases.names())
