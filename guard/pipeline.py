@@ -41,8 +41,11 @@ SPOOL_PATIENCE_S = 10.0
 
 @dataclass(slots=True)
 class Watched:
-    """One sandbox in the pipeline. `stored_rows` and `shipped_rows` count its events; `segments` are
-    those that its latest events are in; `broken` says why its engine failed."""
+    """One sandbox in the pipeline.
+
+    `stored_rows` and `shipped_rows` count its events, `segments` are those that they are in. `settling` counts
+    who waits for its end, and `watermark` is how far it was read meanwhile. `broken`: why its engine failed.
+    """
 
     slot: int
     sandbox_id: uuid.UUID
@@ -52,6 +55,8 @@ class Watched:
     stored_rows: int = 0
     shipped_rows: int = 0
     segments: list[uuid.UUID] = field(default_factory=list)
+    settling: int = 0
+    watermark: int = 0
     broken: str | None = None
 
 
@@ -114,12 +119,14 @@ class Pipeline:
         """
         produced = self._sensor.loss(slot).produced
         with self._changed:
+            watched = self._watched[slot]
+            watched.settling += 1
             self._settling += 1
             try:
-                return self._changed.wait_for(
-                    lambda: self._settled(slot, produced) or self._stuck(), timeout_s
-                ) and self._settled(slot, produced)
+                self._changed.wait_for(lambda: _settled(watched, produced) or self._stuck(), timeout_s)
+                return _settled(watched, produced)
             finally:
+                watched.settling -= 1
                 self._settling -= 1
 
     def shipped(self, segment: Segment) -> None:
@@ -128,9 +135,6 @@ class Pipeline:
             for watched in self._watched.values():
                 if watched.sandbox_id in segment.ranges:
                     watched.shipped_rows += segment.ranges[watched.sandbox_id].rows
-
-    def _settled(self, slot: int, produced: int) -> bool:
-        return not self._watched[slot].held and self._sensor.drained_to(slot) >= produced
 
     def _stuck(self) -> bool:
         return self._trouble is not None and time.monotonic() - self._trouble_since > SPOOL_PATIENCE_S
@@ -156,11 +160,19 @@ class Pipeline:
                     retry_at = now + RETRY_S
             if not self._held_rows:
                 self._trouble = None
-            if self._settling:
-                with self._changed:
-                    self._changed.notify_all()
+            self._mark_settling()
             if stopping:
                 return
+
+    def _mark_settling(self) -> None:
+        """Note how far the settling sandboxes were read; here, where no batch is between ring and `held`."""
+        if not self._settling:
+            return
+        with self._changed:
+            for watched in self._watched.values():
+                if watched.settling:
+                    watched.watermark = self._sensor.drained_to(watched.slot)
+            self._changed.notify_all()
 
     def _hold(self, batch: EventBatch) -> None:
         if not len(batch):
@@ -218,6 +230,10 @@ class Pipeline:
         tables = [events_with_origin(batch.to_arrow(w.sandbox_id.bytes), w.origin) for w, batch in parts]
         owner = parts[0][0].sandbox_id if len(parts) == 1 else None
         return self._spool.append("events", pa.concat_tables(tables), owner)
+
+
+def _settled(watched: Watched, produced: int) -> bool:
+    return not watched.held and watched.watermark >= produced
 
 
 def _pieces(batch: EventBatch) -> list[EventBatch]:

@@ -132,8 +132,9 @@ def test_a_serve_that_is_killed_again_and_again_loses_and_doubles_nothing(own_no
         stop.set()
         killer.join()
     assert run.code == 0 and run.report["status"] == "final", run.said
-    produced = run.report["events"]["produced"]
-    assert run.report["events"]["stored"] == produced > 1000
+    events = run.report["events"]
+    produced = events["produced"]
+    assert events["stored"] == produced > 1000 and events["lost"] == 0, events
     wait_until(lambda: not list(own_node.home.spool.glob("*.arrow")), 60)
     [row] = ask(own_node, "SELECT count() AS n, uniqExact(seq) AS u FROM events WHERE rollout_id = 'shaken'")
     assert (int(str(row["n"])), int(str(row["u"]))) == (produced, produced)
