@@ -250,15 +250,17 @@ def patiently(ask: Ask, deadline_s: float, *, silence_s: float = math.inf) -> Fl
 
     A service that does not answer at all is asked again for `silence_s` only.
     """
-    began_s = time.monotonic()
+    silent_since_s: float | None = None
     tries = 0
     while True:
         try:
             answer: httpx.Response = yield ask
             return answer
         except BusyError as error:
-            end_s = deadline_s if error.answered else min(deadline_s, began_s + silence_s)
-            left_s = end_s - time.monotonic()
+            now_s = time.monotonic()
+            silent_since_s = None if error.answered else silent_since_s or now_s
+            end_s = deadline_s if silent_since_s is None else min(deadline_s, silent_since_s + silence_s)
+            left_s = end_s - now_s
             pause_s = max(error.retry_after_s, PAUSES_S[min(tries, len(PAUSES_S) - 1)])
             if pause_s > left_s:
                 raise

@@ -83,7 +83,11 @@ def serve(
     home: HomeOption = None,
     store: Annotated[
         str | None,
-        typer.Option(help="A folder, or a ClickHouse server's URL.", show_default="the home's store/"),
+        typer.Option(
+            envvar="INVIGILATOR_STORE",
+            help="A folder, or a ClickHouse server's URL (with a password, better in the variable).",
+            show_default="the home's store/",
+        ),
     ] = None,
     uid: Annotated[
         int, typer.Option(help="As root: the user id to become before opening the store.")
