@@ -8,58 +8,67 @@ import numpy as np
 import numpy.typing as npt
 
 SETTLE_S = 0.005
-"""How old a gap must be before the kernel's loss count may explain it: a program between taking its number
-and sending its event needs microseconds."""
+"""How long a program may take between drawing its number and sending its event (it needs microseconds)."""
 GIVE_UP_S = 1.0
-"""How old a gap must be to be called vanished though nothing explains it."""
+"""How long an event waits for a string that the kernel said it had sent."""
+
+Numbers = npt.NDArray[np.uint64]
+Where = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
 class SlotOrder:
-    """The numbers of one sandbox: handed out up to `delivered`, of which `settled` never came."""
+    """The numbers of one sandbox: handed out up to `delivered`; `settled` of them the kernel lost and counted,
+    `vanished` never came though nothing counted them."""
 
     delivered: int = 0
     settled: int = 0
     vanished: int = 0
-    waiting_since: float | None = None
+    noticed: float | None = None
+    horizon: int = 0
 
-    def ready(
-        self, seqs: npt.NDArray[np.uint64], missing: npt.NDArray[np.bool_] | None, lost: int, now: float
-    ) -> int:
+    def ready(self, seqs: Numbers, missing: Where | None, lost: int, now: float, complete_to: float) -> int:
         """How many of the sorted events `seqs`, shape (n,), may be handed out.
 
-        `missing`: whose strings are not in (None: all are); `lost`: the kernel's count of lost events; `now`
-        in seconds.
+        `missing`: whose strings are not in (None: all are); `lost`: the kernel's count of lost events; `now` in
+        seconds; `complete_to`: everything sent before that moment has been taken out of the rings.
         """
         count = len(seqs)
-        absent = missing is not None and bool(missing.any())
-        gaps = int(seqs[-1]) - self.delivered - count
-        if gaps <= 0 and not absent:
-            self.delivered, self.waiting_since = int(seqs[-1]), None
+        whole = int(seqs[-1]) - self.delivered == count
+        if whole and (missing is None or not missing.any()):
+            self.delivered, self.noticed = int(seqs[-1]), None
             return count
-        if self.waiting_since is None:
-            self.waiting_since = now
-        age = now - self.waiting_since
-        explained = age >= SETTLE_S and self.settled + self.vanished + gaps <= lost + self.vanished
-        if (explained and not absent) or age >= GIVE_UP_S:
-            if explained or gaps <= 0:
-                self.settled += max(gaps, 0)
-            else:
-                known = max(0, lost - self.settled)
-                self.settled += known
-                self.vanished += gaps - known
-            self.delivered, self.waiting_since = int(seqs[-1]), None
-            return count
-        steps = np.diff(seqs, prepend=np.uint64(self.delivered)) != 1
-        stop = steps if missing is None else steps | missing
+        if self.noticed is None:
+            self.noticed, self.horizon = now, int(seqs[-1])
+        if complete_to >= self.noticed + SETTLE_S:
+            return self._settle(seqs, missing, lost, now - self.noticed)
+        stop = np.diff(seqs, prepend=np.uint64(self.delivered)) != 1
+        if missing is not None:
+            stop |= missing
         prefix = int(np.argmax(stop)) if stop.any() else count
         if prefix:
             self.delivered = int(seqs[prefix - 1])
         return prefix
 
     def watermark(self, produced: int, lost: int, held: bool) -> int:
-        """The highest number up to which all is handed out or known to be lost."""
+        """The highest number up to which all is handed out or known to be lost; `lost` read before `produced`."""
         tail = produced - self.delivered
         if held or tail <= 0 or lost - self.settled < tail:
             return self.delivered
         return produced
+
+    def _settle(self, seqs: Numbers, missing: Where | None, lost: int, age: float) -> int:
+        """Up to the highest number that was known when the gap was noticed, what is not here never comes."""
+        count = int(np.searchsorted(seqs, np.uint64(self.horizon), "right"))
+        last = self.horizon
+        if missing is not None and missing[:count].any() and age < GIVE_UP_S:
+            count = int(np.argmax(missing[:count]))
+            last = int(seqs[count - 1]) if count else self.delivered
+        else:
+            self.noticed = None
+        gaps = last - self.delivered - count
+        known = min(gaps, max(0, lost - self.settled))
+        self.settled += known
+        self.vanished += gaps - known
+        self.delivered = last
+        return count
