@@ -145,6 +145,11 @@ class Sandbox(abc.ABC):
     def enforcement(self) -> Mapping[str, str]:
         """Tier → `enforce`, `complain`, `absent` or `off`: what is in force, as observed, not as intended."""
 
+    def identity(self, path: str) -> tuple[int, int]:
+        """(device as the kernel names it, inode number) of an object in the sandbox, no link followed; zeros
+        where that is unknown."""
+        return (0, 0)
+
     @abc.abstractmethod
     def execute(
         self,

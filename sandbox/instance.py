@@ -130,6 +130,7 @@ class ProcessSandbox(Sandbox):
                 self._handles = self._shared.launcher.start(specification, init, [self._layer.fd])
             finally:
                 os.close(init)
+        self._watch.steps.update((f"start: {name}", spent) for name, spent in self._handles.spent.items())
         if self._network.link:
             with self._watch.step("link"):
                 number = (self._first_id - FIRST) // COUNT
@@ -141,6 +142,13 @@ class ProcessSandbox(Sandbox):
     def mounts(self) -> Sequence[Mount]:
         """See the contract."""
         return mount_table(self.init_pid)
+
+    def identity(self, path: str) -> tuple[int, int]:
+        """See the contract. A file of an overlay has the same inode number for stat(2) as in the kernel."""
+        raw = os.fsencode(path)
+        ino = os.stat(raw.lstrip(b"/"), dir_fd=self._root, follow_symlinks=False).st_ino
+        holding = [m for m in self.mounts() if raw.startswith(m.mount_point.rstrip(b"/") + b"/")]
+        return (holding[0].dev if holding else 0, ino)
 
     def enforcement(self) -> Mapping[str, str]:
         """See the contract."""

@@ -13,7 +13,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from invigilator.sandbox.base import SandboxError, UnavailableError
@@ -23,6 +23,8 @@ _START, _RUN, _EXEC = 1, 2, 3
 _REPLY = struct.Struct("<iII5I")
 _F_ADD_SEALS, _SEALS = 1033, 0x1 | 0x2 | 0x4 | 0x8
 REPLY_TIMEOUT_S = 30.0
+SHARES = ("namespaces", "mounts", "trees", "pivot", "files")
+"""`enum share` of `launcher.h`."""
 
 
 class LauncherError(SandboxError):
@@ -35,9 +37,11 @@ class LauncherError(SandboxError):
 
 @dataclass(slots=True)
 class Handles:
-    """Descriptors that reach into a sandbox, by slot; closed by `close`."""
+    """Descriptors that reach into a sandbox, by slot; closed by `close`. `spent`: the launcher's seconds by
+    kind of operation."""
 
     fds: dict[Slot, int]
+    spent: dict[str, float] = field(default_factory=dict)
 
     def __getitem__(self, slot: Slot) -> int:
         return self.fds[slot]
@@ -134,10 +138,12 @@ class Launcher:
                 raise LauncherError("the launcher did not answer in time") from error
         if len(data) != _REPLY.size:
             raise LauncherError("the sandbox's init ended while it was being made")
-        code, op, slots, *_ = _REPLY.unpack(data)
+        code, op, slots, *spent = _REPLY.unpack(data)
         if code:
             raise _failure(spec, op, code)
-        return Handles(dict(zip([slot for slot in Slot if slots >> slot & 1], received, strict=True)))
+        names = [slot for slot in Slot if slots >> slot & 1]
+        seconds = {name: nanoseconds / 1e9 for name, nanoseconds in zip(SHARES, spent, strict=True)}
+        return Handles(dict(zip(names, received, strict=True)), seconds)
 
 
 def _failure(spec: Specification, op: int, code: int) -> SandboxError:

@@ -26,6 +26,8 @@ PARTS = ("root", "usr", "workspace")
 SMALLEST_IMAGE_BYTES = 4 << 20
 MKFS_TIMEOUT_S = 60.0
 DROPPERS = 4
+WORTH_FORGETTING_BYTES = 4 << 20
+"""Above this, making ext4 forget its dirty pages costs less than writing them (1.2 ms against 2 ms a MiB)."""
 BYTES_PER_INODE = 8192
 """Half of mke2fs's default: node_modules and Python environments are many small files."""
 
@@ -53,7 +55,8 @@ class Layer:
         """Drop it with all that is in it; idempotent."""
         if self.fd < 0:
             return
-        if not self.in_memory:
+        size, free, _, _ = self.usage()
+        if not self.in_memory and size - free > WORTH_FORGETTING_BYTES:
             with contextlib.suppress(OSError):
                 kernel.shut_down_ext4(self.fd)
         os.close(self.fd)
@@ -148,24 +151,25 @@ class Layers:
             raise UnavailableError(f"cannot mount the writable layer: {error.strerror}") from error
         finally:
             os.close(device)
-        return _furnish(Layer(fd, False))
+        return Layer(fd, False)
 
     def _template(self, size: int) -> Path:
-        template = self._folder / f"empty-{size}.ext4"
+        template = self._folder / f"layer-{size}.ext4"
         if not template.exists():
             _make_file_system(template, size)
         return template
 
 
 def _furnish(layer: Layer) -> Layer:
-    with contextlib.suppress(OSError):
-        os.rmdir("lost+found", dir_fd=layer.fd)
-    for part in PARTS:
-        os.mkdir(part, 0o700, dir_fd=layer.fd)
-        os.mkdir(f"{part}/upper", 0o755, dir_fd=layer.fd)
-        os.chmod(f"{part}/upper", 0o755, dir_fd=layer.fd)
-        os.mkdir(f"{part}/work", 0o700, dir_fd=layer.fd)
+    _furnish_folder(layer.fd)
     return layer
+
+
+def _furnish_folder(fd: int) -> None:
+    for part in PARTS:
+        for name, mode in ((part, 0o700), (f"{part}/upper", 0o755), (f"{part}/work", 0o700)):
+            os.mkdir(name, mode, dir_fd=fd)
+            os.chmod(name, mode, dir_fd=fd)
 
 
 def _tmpfs(size: int) -> int:
@@ -177,19 +181,28 @@ def _tmpfs(size: int) -> int:
 
 
 def _make_file_system(template: Path, size: int) -> None:
-    """An ext4 without journal: its content is lost with the sandbox, whatever happens."""
+    """An ext4 without journal, since its content is lost with the sandbox whatever happens, and with the
+    folders that every layer begins with."""
     tool = shutil.which("mkfs.ext4", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if tool is None:
         raise UnavailableError("no mkfs.ext4: apt-get install e2fsprogs")
     unfinished = template.with_name(f".{template.name}.{os.getpid()}.{threading.get_ident()}")
     with unfinished.open("wb") as image:
         image.truncate(size)
+    furnished = template.with_name(f"{unfinished.name}.folders")
+    furnished.mkdir(mode=0o700)
+    fd = os.open(furnished, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _furnish_folder(fd)
+    finally:
+        os.close(fd)
     command = [
-        tool, "-q", "-F", "-O", "^has_journal,^resize_inode,sparse_super2",
+        tool, "-d", str(furnished), "-q", "-F", "-O", "^has_journal,^resize_inode,sparse_super2",
         "-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0", "-m", "0", "-b", "4096",
         "-i", str(BYTES_PER_INODE), str(unfinished),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, timeout=MKFS_TIMEOUT_S, check=False)
+    shutil.rmtree(furnished)
     if done.returncode != 0:
         unfinished.unlink()
         raise UnavailableError(f"mkfs.ext4 failed: {done.stderr.decode(errors='replace').strip()}")

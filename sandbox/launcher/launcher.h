@@ -39,8 +39,10 @@ struct reply {
 	int32_t error; /* errno; 0: done */
 	uint32_t op;   /* which operation failed, from 0 */
 	uint32_t slots;
-	uint32_t nanoseconds[5];
+	uint32_t nanoseconds[5]; /* spent by kind of operation: enum share */
 };
+
+enum share { SHARE_NAMESPACES, SHARE_MOUNTS, SHARE_TREES, SHARE_PIVOT, SHARE_FILES };
 
 enum op {
 	OP_STAGE = 1,    /* path: an empty tmpfs there, and work in it */

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "launcher.h"
@@ -160,6 +161,31 @@ static const int arguments[] = {
 	[OP_OPEN] = 2, [OP_SPLIT] = 0, [OP_JOIN] = 1, [OP_DETACH] = 1, [OP_ADDRESS] = 4,
 };
 
+static int share_of(uint16_t code)
+{
+	switch (code) {
+	case OP_USERNS: return SHARE_NAMESPACES;
+	case OP_STAGE: case OP_MOUNT: return SHARE_MOUNTS;
+	case OP_TREE: case OP_PLACE: case OP_ATTACH: return SHARE_TREES;
+	case OP_PIVOT: case OP_SPLIT: return SHARE_PIVOT;
+	}
+	return SHARE_FILES;
+}
+
+static int timed_apply(struct build *build, const struct operation *op)
+{
+	struct timespec from, to;
+
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	int done = apply(build, op);
+	int kept = errno;
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	int64_t spent = (to.tv_sec - from.tv_sec) * 1000000000LL + to.tv_nsec - from.tv_nsec;
+	build->reply.nanoseconds[share_of(op->code)] += (uint32_t)spent;
+	errno = kept;
+	return done;
+}
+
 /* 0, or -1 with `reply` filled in. */
 int build_run(struct build *build, struct spec *spec)
 {
@@ -168,7 +194,7 @@ int build_run(struct build *build, struct spec *spec)
 
 	for (build->reply.op = 0; (more = spec_next(spec, &op)) > 0; build->reply.op++) {
 		int known = op.code < sizeof(arguments) / sizeof(*arguments) && op.count == arguments[op.code];
-		if (known && apply(build, &op) == 0)
+		if (known && timed_apply(build, &op) == 0)
 			continue;
 		build->reply.error = known && errno ? errno : EINVAL;
 		return -1;
