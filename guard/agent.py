@@ -40,6 +40,8 @@ from invigilator.incidents.spool import Spool
 
 _log = logging.getLogger("invigilator.agent")
 
+RING_VARIABLE = "INVIGILATOR_RING_BYTES"
+"""For evaluations that are to lose events."""
 MAKERS = 8
 WAITERS_MAX = 16_384
 THREAD_STACK_BYTES = 512 << 10
@@ -51,6 +53,12 @@ _CLONE_NEWNS = 0x20000
 _MS_REC_SLAVE = (1 << 14) | (1 << 19)
 
 
+def ring_sizes() -> dict[str, int]:
+    """Sizes of the sensor's rings where the environment names one (a power of two), else the sensor's own."""
+    size = int(os.environ.get(RING_VARIABLE) or 0)
+    return dict.fromkeys(("bulk_bytes", "precious_bytes", "string_bytes"), size) if size else {}
+
+
 class Agent:
     """The node's parts, put together; `run` serves clients until a signal or until idle."""
 
@@ -58,7 +66,7 @@ class Agent:
         self._home = home
         self._idle_s = idle_s
         self._spool = Spool(home.spool, node_id=home.node_id())
-        self._sensor = Sensor.open()
+        self._sensor = Sensor.open(**ring_sizes())
         self._shipper = Shipper(home, self._spool, self._on_shipped)
         self._pipeline = Pipeline(self._sensor, self._spool, self._shipper.wake)
         self._services = Services(

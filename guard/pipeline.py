@@ -43,8 +43,9 @@ SPOOL_PATIENCE_S = 10.0
 class Watched:
     """One sandbox in the pipeline.
 
-    `stored_rows` and `shipped_rows` count its events, `segments` are those that they are in. `settling` counts
-    who waits for its end, and `watermark` is how far it was read meanwhile. `broken`: why its engine failed.
+    `stored_rows` and `shipped_rows` count its events, `segments` are those that they are in. `settling`
+    counts who waits for its end, `watermark` is how far it was read meanwhile. `broken` says why its engine
+    failed, if it did.
     """
 
     slot: int

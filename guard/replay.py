@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Sequence
 
 from invigilator.detectors.engine import Engine
 from invigilator.ebpf.events import EventBatch
 from invigilator.incidents.records import Incident
-from invigilator.profiles.canonical import dumps
 from invigilator.profiles.policy import Policy
 
 
@@ -28,5 +28,6 @@ def replay(
 
 
 def canonical(incidents: Sequence[Incident]) -> bytes:
-    """Incidents as bytes that are equal exactly if the verdicts are: canonical JSON."""
-    return dumps([incident.model_dump(mode="json") for incident in incidents])
+    """Incidents as bytes that are equal exactly if the verdicts are: JSON with sorted keys."""
+    plain = [incident.model_dump(mode="json") for incident in incidents]
+    return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()

@@ -12,6 +12,7 @@ from pathlib import Path
 from invigilator.detectors.engine import Engine
 from invigilator.ebpf.events import Actor, Phase
 from invigilator.ebpf.network import NetRule
+from invigilator.ebpf.sensor import Loss
 from invigilator.guard import canary
 from invigilator.guard.errors import GuardError
 from invigilator.guard.facts import Recorder, Survivor
@@ -23,7 +24,7 @@ from invigilator.guard.pipeline import Watched
 from invigilator.guard.progress import Progress, Running
 from invigilator.guard.services import Services
 from invigilator.guard.verdict import Course, Evidence, judge, lost_by_class
-from invigilator.incidents.records import Report
+from invigilator.incidents.records import Incident, Report
 from invigilator.incidents.spool import SpoolError
 from invigilator.incidents.stamp import Origin, wall_offset_ns
 from invigilator.profiles import network
@@ -282,7 +283,7 @@ class Rollout:
             rules = network.compile(policy, name)
             sensor.set_network(self._slot, phase, rules.default_allow, [NetRule(*r) for r in rules.rules])
         sensor.arm(self._slot)
-        self._facts.canaries_planted(self._canaries, lambda path: (0, 0))
+        self._facts.canaries_planted(self._canaries, sandbox.identity)
         if self.order.workspace:
             commits = future_commits(Path(self.order.workspace))
             self._facts.future_commits(commits, policy.filesystem.workspace[0])
@@ -336,7 +337,7 @@ class Rollout:
         if self.order.copy_back and self.order.workspace:
             self._attempt("the workspace could not be copied back", box.copy_back)
         course = Course(str(self.sandbox_id), progress, box.enforcement())
-        report = judge(self.order, course, evidence, watched.engine.incidents())
+        report = judge(self.order, course, evidence)
         try:
             segments = self._services.keeper.keep(
                 self.order, report, watched.origin.wall_offset_ns or 0, progress.steps
@@ -344,7 +345,7 @@ class Rollout:
         except SpoolError as error:
             # Handed out as failed now; the mark that stays makes the next agent store that.
             self.fail(str(error))
-            return judge(self.order, course, evidence, watched.engine.incidents())
+            return judge(self.order, course, evidence)
         self._kept = True
         self._services.shipper.wait_for(segments, SHIP_WAIT_S)
         return report
@@ -357,10 +358,10 @@ class Rollout:
         if not final:
             self.fail(pipeline.trouble or "the sandbox's events could not be read to their end")
         loss = sensor.loss(slot)
-        watched.engine.feed_loss(lost_by_class(loss), loss.produced)
-        watched.engine.finish()
+        incidents = self._judge(watched, loss)
         self._services.shipper.wait_for(watched.segments, SHIP_WAIT_S)
         return Evidence(
+            incidents=incidents,
             final=final,
             loss=loss,
             stored=watched.stored_rows,
@@ -368,6 +369,17 @@ class Rollout:
             watermark=sensor.drained_to(slot),
             unjudged=watched.broken,
         )
+
+    def _judge(self, watched: Watched, loss: Loss) -> Sequence[Incident]:
+        """The engine's last word; where it has none, the evidence says why."""
+        try:
+            watched.engine.feed_loss(lost_by_class(loss), loss.produced)
+            watched.engine.finish()
+            return watched.engine.incidents()
+        except Exception as error:
+            _log.exception("sandbox %s could not be judged", self.sandbox_id)
+            watched.broken = watched.broken or f"its events could not be judged: {error}"
+            return []
 
     def _attempt(self, what: str, action: Callable[[], object]) -> None:
         try:

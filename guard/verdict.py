@@ -39,6 +39,7 @@ class Evidence:
     """What is known of a sandbox when it is judged. `final`: its cgroup is empty and every ring has been read
     past what it had produced by then. `unjudged`: why its events could not be judged, if so."""
 
+    incidents: Sequence[Incident]
     final: bool
     loss: Loss
     stored: int
@@ -47,7 +48,7 @@ class Evidence:
     unjudged: str | None = None
 
 
-def judge(order: SandboxOrder, course: Course, evidence: Evidence, incidents: Sequence[Incident]) -> Report:
+def judge(order: SandboxOrder, course: Course, evidence: Evidence) -> Report:
     """The verdict on a rollout."""
     states = coverage(order.policy, evidence)
     failure = course.progress.failure or evidence.unjudged
@@ -79,8 +80,8 @@ def judge(order: SandboxOrder, course: Course, evidence: Evidence, incidents: Se
             shipped=evidence.shipped,
             lost_by={f"{name}/{reason}": lost for (name, reason), lost in loss.lost_by.items() if lost},
         ),
-        incidents=penalty.marked(incidents, order.policy),
-        penalty=penalty.compute(incidents, order.policy, states, status),
+        incidents=penalty.marked(evidence.incidents, order.policy),
+        penalty=penalty.compute(evidence.incidents, order.policy, states, status),
     )
 
 
