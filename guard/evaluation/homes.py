@@ -12,13 +12,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from invigilator.guard.agent import RING_VARIABLE
 from invigilator.guard.evaluation.suite import Case
 from invigilator.guard.home import Home, connect_unix
-from invigilator.guard.node import IDLE_VARIABLE
+from invigilator.guard.node import IDLE_VARIABLE, agent_connection
 
-RINGS_VARIABLE = "INVIGILATOR_RING_BYTES"
+SMALL_RING_BYTES = 256 << 10
 """Size of each of the sensor's rings, for an agent that is to lose events."""
-SMALL_RING_BYTES = 64 << 10
 END_TIMEOUT_S = 20.0
 
 
@@ -45,10 +45,8 @@ class Homes:
             return self._homes[case.agent].root
 
     def _start(self, kind: str) -> Home:
-        from invigilator.guard.node import agent_connection
-
         home = Home(self._folder / f"home-{kind}")
-        extra = {RINGS_VARIABLE: str(SMALL_RING_BYTES)} if kind == "small-rings" else {}
+        extra = {RING_VARIABLE: str(SMALL_RING_BYTES)} if kind == "small-rings" else {}
         with _environment({IDLE_VARIABLE: "600", **extra}):
             agent_connection(home).close()
         return home
