@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 15.0
 """How long a store that is being opened, or is busy, is waited for."""
 SILENCE_S = 2.0
-"""How long one that does not answer at all is."""
+"""How long one at a URL that does not answer at all is; one on this machine is started again."""
 PAGE_ROWS = 1000
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 EVENTS_SQL = (
@@ -52,7 +52,9 @@ class Invigilator:
         frames: bool | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._connection = Connection(Address.locate(url, token, home))
+        address = Address.locate(url, token, home)
+        self._connection = Connection(address)
+        self._silence_s = SILENCE_S if address.url else patience_s
         self._patience_s = patience_s
         able = all(importlib.util.find_spec(name) for name in ("pandas", "pyarrow"))
         self._frames = able if frames is None else frames
@@ -166,7 +168,9 @@ class Invigilator:
         self.close()
 
     def _ask(self, ask: Ask) -> Any:
-        return self._connection.run(patiently(ask, time.monotonic() + self._patience_s, silence_s=SILENCE_S))
+        return self._connection.run(
+            patiently(ask, time.monotonic() + self._patience_s, silence_s=self._silence_s)
+        )
 
     def _get(self, path: str) -> dict[str, Any]:
         found: dict[str, Any] = self._ask(Ask("GET", path)).json()

@@ -18,6 +18,8 @@ Lane = Literal["main", "sql"]
 
 RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 10.0
+OPENING_PATIENCE_S = 5.0
+"""How long a request waits for a store that is being opened for the first time."""
 QUEUE_MOST = {"main": 256, "sql": 8}
 T = TypeVar("T")
 _log = logging.getLogger("invigilator.serve")
@@ -36,6 +38,7 @@ class StoreGate:
         self._waiting = dict.fromkeys(QUEUE_MOST, 0)
         self._store: Store | None = None
         self._again = asyncio.Event()
+        self._tried = asyncio.Event()
         self.state: State = "opening"
         self.detail = ""
 
@@ -48,16 +51,21 @@ class StoreGate:
                 self._store = await loop.run_in_executor(self._threads["main"], self._open)
                 self.state, self.detail, pause_s = "ready", "", RETRY_FIRST_S
                 _log.info("the store is open")
+                self._tried.set()
                 self._again.clear()
                 await self._again.wait()
                 await self._close_store()
             except Exception as error:
                 self._down(error)
+            self._tried.set()
             await asyncio.sleep(pause_s)
             pause_s = min(RETRY_MOST_S, pause_s * 2)
 
     async def run(self, work: Callable[[Store], T], lane: Lane = "main") -> T:
         """The result of `work` on the store, in its lane's thread; 503 while there is no store."""
+        if self.state == "opening":
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._tried.wait(), OPENING_PATIENCE_S)
         if self._store is None or self.state != "ready":
             raise self._unavailable()
         if self._waiting[lane] >= QUEUE_MOST[lane]:

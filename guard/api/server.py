@@ -32,6 +32,8 @@ from invigilator.incidents.store import Limits, Store
 SERVE_UID = 61500
 """No account of that number is needed; Debian gives out 1000 to 59999 to people."""
 BACKLOG = 1024
+IDLE_LEAST_S = 2.0
+"""Who was asked to come back in a second has to find it."""
 LATE_MODULES = ("chdb", "clickhouse_connect", "pandas", "pyarrow.csv", "uvicorn.lifespan.on")
 _log = logging.getLogger("invigilator.serve")
 
@@ -68,10 +70,14 @@ class PeerProtocol(H11Protocol):
 class Server(uvicorn.Server):
     """uvicorn that ends when idle, holding the start lock while it does so."""
 
-    def __init__(self, config: uvicorn.Config, traffic: Traffic, settings: ServeSettings, lock: int) -> None:
+    def __init__(
+        self, config: uvicorn.Config, gate: StoreGate, traffic: Traffic, settings: ServeSettings, lock: int
+    ) -> None:
         super().__init__(config)
+        self._gate = gate
         self._traffic = traffic
-        self._idle_timeout_s = settings.idle_timeout_s
+        limit_s = settings.idle_timeout_s
+        self._idle_timeout_s = None if limit_s is None else max(limit_s, IDLE_LEAST_S)
         self._start_lock = lock
 
     @contextlib.contextmanager
@@ -87,6 +93,8 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Whether to end now; called ten times a second."""
+        if self._gate.state == "opening":
+            self._traffic.touch()
         if self._idle_timeout_s is not None and self._traffic.idle_s() > self._idle_timeout_s:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._start_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,7 +137,7 @@ def serve(settings: ServeSettings) -> None:
         timeout_graceful_shutdown=30,
         h11_max_incomplete_event_size=64 << 10,
     )
-    server = Server(config, traffic, settings, start_lock)
+    server = Server(config, gate, traffic, settings, start_lock)
     asyncio.run(server.serve(sockets=listeners))
     os.close(held)
 

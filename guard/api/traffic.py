@@ -48,6 +48,10 @@ class Traffic:
         self.in_flight = 0
         self.last_s = time.monotonic()
 
+    def touch(self) -> None:
+        """Count idleness from now."""
+        self.last_s = time.monotonic()
+
     def idle_s(self) -> float:
         """Seconds since a request was last being answered."""
         return 0.0 if self.in_flight else time.monotonic() - self.last_s
