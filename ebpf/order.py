@@ -18,8 +18,8 @@ Where = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class SlotOrder:
-    """The numbers of one sandbox: handed out up to `delivered`; `settled` of them the kernel lost and counted,
-    `vanished` never came though nothing counted them."""
+    """The numbers of one sandbox: handed out up to `delivered`; `settled` of them the kernel lost and
+    counted, `vanished` never came though nothing counted them."""
 
     delivered: int = 0
     settled: int = 0
@@ -30,15 +30,15 @@ class SlotOrder:
     def ready(self, seqs: Numbers, missing: Where | None, lost: int, now: float, complete_to: float) -> int:
         """How many of the sorted events `seqs`, shape (n,), may be handed out.
 
-        `missing`: whose strings are not in (None: all are); `lost`: the kernel's count of lost events; `now` in
-        seconds; `complete_to`: everything sent before that moment has been taken out of the rings.
+        `missing`: whose strings are not in (None: all are); `lost`: the kernel's count of lost events; `now`
+        in seconds; `complete_to`: all that was sent before that moment has been taken out of the rings.
         """
         count = len(seqs)
         whole = int(seqs[-1]) - self.delivered == count
         if whole and (missing is None or not missing.any()):
             self.delivered, self.noticed = int(seqs[-1]), None
             return count
-        if self.noticed is None:
+        if self.noticed is None or self.horizon <= self.delivered:  # a gap of its own, with its own age
             self.noticed, self.horizon = now, int(seqs[-1])
         if complete_to >= self.noticed + SETTLE_S:
             return self._settle(seqs, missing, lost, now - self.noticed)
@@ -51,7 +51,10 @@ class SlotOrder:
         return prefix
 
     def watermark(self, produced: int, lost: int, held: bool) -> int:
-        """The highest number up to which all is handed out or known to be lost; `lost` read before `produced`."""
+        """The highest number up to which all is handed out or known to be lost.
+
+        `lost` must have been read before `produced`.
+        """
         tail = produced - self.delivered
         if held or tail <= 0 or lost - self.settled < tail:
             return self.delivered

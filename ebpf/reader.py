@@ -70,6 +70,7 @@ class Reader:
 
     def pull(self) -> None:
         """Out of the rings into `_pending`: events first, so that every string they name is in before use."""
+        # A pull takes only so much of each ring: what fills a gap may still lie in the other.
         if all(ring.taken() >= end for ring, end in zip(self._rings, self._mark[1], strict=True)):
             self._complete_to = self._mark[0]
             self._mark = (time.monotonic(), [ring.produced() for ring in self._rings])
@@ -140,21 +141,11 @@ class Reader:
                 continue
             lost = int(self._lost[slot, :, :2].sum())
             absent = None if missing is None else missing[start:end]
-            if order.waiting_since is not None and self._behind(order.read_until):
-                # A pull takes only so much of each ring: what fills the gap may still be in the other.
-                order.waiting_since = now
-            began = order.waiting_since is None
             count = order.ready(seqs[start:end], absent, lost, now, self._complete_to)
-            if began and order.waiting_since is not None:
-                order.read_until = tuple(ring.produced() for ring in self._rings)
             if start + count < end:
                 hold = np.zeros(len(pending), np.bool_) if hold is None else hold
                 hold[start + count : end] = True
         return hold
-
-    def _behind(self, positions: tuple[int, ...]) -> bool:
-        """Whether some ring has not been read up to its position."""
-        return any(r.produced() - r.waiting() < at for r, at in zip(self._rings, positions, strict=False))
 
     def _turn_epoch(self) -> None:
         if self._forget is not None:

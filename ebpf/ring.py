@@ -50,6 +50,10 @@ class Ring:
         """Bytes ever put into the ring."""
         return int(self._produced[0])
 
+    def taken(self) -> int:
+        """Bytes ever given back."""
+        return int(self._consumed[0])
+
     def waiting(self) -> int:
         """Bytes not yet taken."""
         return int(self._produced[0]) - int(self._consumed[0])

@@ -6,9 +6,7 @@ One `Sensor` a machine, in one process, used by one thread at a time (a lock hol
 
 from __future__ import annotations
 
-import mmap
 import os
-import secrets
 import threading
 import time
 import uuid
@@ -20,47 +18,26 @@ from pathlib import Path
 import numpy as np
 
 from .build import BuildError, object_file
-from .events import EVENT, Actor, EventBatch, EventClass, Kind, Phase, Records, Tier
-from .layout import LOSS_REASONS, MAX_SLOTS, REGISTRATION, SLOT, STREAM, TAKEN
-from .loader import Kernel, LoadError, check_layout, kernel_has
+from .events import EVENT, Actor, EventBatch, EventClass, Kind, Phase, Tier
+from .layout import LOSS_REASONS, MAX_SLOTS, REGISTRATION, STREAM, TAKEN
+from .loader import Kernel, LoadError
 from .network import NetRule
 from .order import SlotOrder
 from .reader import Reader
 from .rulesets import Rulesets
+from .start import FILTERS, TRACING, SensorUnavailable, map_slots, prepare, require
 from .streams import stream_objects
 from .strings import Mount
 
-TRACING = (
-    "dispatch",
-    "on_fork",
-    "on_exec",
-    "on_exit",
-    "on_attach",
-    "on_cgroup_mkdir",
-    "on_cgroup_rmdir",
-    "on_sock_state",
-    "on_signal",
-)
-FILTERS = (
-    "filter_connect4",
-    "filter_connect6",
-    "filter_sendmsg4",
-    "filter_sendmsg6",
-    "filter_socket",
-    "filter_egress",
-)
+__all__ = ["Loss", "NetRule", "Sensor", "SensorUnavailable"]
 
-NAP_S = 0.01
+NAP_S = 0.02
 """How long a reader sleeps when the kernel does not wake it: the latency of a quiet machine."""
 QUARANTINE_S = 0.05
 """How long a freed slot rests, so that events under way cannot be taken for its next sandbox's."""
 MISSED_EVERY_S = 0.05
 """How long the kernel's count of skipped runs is taken for current."""
 EMIT_TRIES = 50
-
-
-class SensorUnavailable(Exception):
-    """This machine cannot run the sensor; the message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +71,7 @@ class Sensor:
     def __init__(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         self._kernel = kernel
         self._lock = threading.RLock()
-        self._slots = _map_slots(kernel)
+        self._slots = map_slots(kernel)
         self._reader = Reader(kernel, sizes, self._slots, self._order)
         self._table = self._reader.table
         self._rulesets = Rulesets(kernel, self._table)
@@ -119,12 +96,12 @@ class Sensor:
 
         `SensorUnavailable` says what is missing.
         """
-        _require()
+        require()
         sizes = {"bulk": bulk_bytes, "precious": precious_bytes, "strings": string_bytes}
         try:
             kernel = Kernel(object_file())
             try:
-                _prepare(kernel, sizes)
+                prepare(kernel, sizes)
                 return cls(kernel, sizes)
             except BaseException:
                 kernel.close()
@@ -289,8 +266,8 @@ class Sensor:
         """Watermark: the highest `seq` up to which every event was handed out or is known to be lost."""
         with self._lock:
             entry = self._registered.get(slot) or self._ended[slot]
-            produced = int(self._slots["seq"][slot])
             lost = int(self._slots["lost"][slot, :, :2].sum())
+            produced = int(self._slots["seq"][slot])
             return entry.order.watermark(produced, lost, self._reader.holds(slot))
 
     def flush(self, slot: int, phase: Phase = Phase.UNKNOWN) -> None:
@@ -400,39 +377,3 @@ class Sensor:
             self._missed = self._kernel.missed(TRACING)
             self._missed_until = now + MISSED_EVERY_S
         return int(self._unattributed[0]) + self._missed
-
-
-def _require() -> None:
-    if os.geteuid() != 0:
-        raise SensorUnavailable("the sensor needs root (CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN)")
-    if not Path("/sys/kernel/btf/vmlinux").exists():
-        raise SensorUnavailable("this kernel has no BTF: it needs CONFIG_DEBUG_INFO_BTF=y")
-
-
-def _prepare(kernel: Kernel, sizes: Mapping[str, int]) -> None:
-    check_layout(kernel, "event", EVENT)
-    check_layout(kernel, "slot", SLOT)
-    for name, size in sizes.items():
-        if size & (size - 1) or size < 4096:
-            raise SensorUnavailable(f"ring {name}: {size} bytes is not a power of two of at least 4096")
-        kernel.size_map(name, size)
-    key = secrets.token_bytes(16)
-    kernel.set_constants(
-        {
-            "sensor_tgid": os.getpid(),
-            "bulk_size": sizes["bulk"],
-            "precious_size": sizes["precious"],
-            "string_size": sizes["strings"],
-            "hash_key": [int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")],
-            "direct_reads": int(kernel_has("bpf_rdonly_cast")),
-        }
-    )
-    kernel.load()
-    for program in TRACING:
-        kernel.attach(program)
-
-
-def _map_slots(kernel: Kernel) -> Records:
-    size = SLOT.itemsize * MAX_SLOTS
-    memory = mmap.mmap(kernel.map_fd("slots"), (size + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE)
-    return np.frombuffer(memory, SLOT, MAX_SLOTS)

@@ -142,7 +142,7 @@ class StringTable:
     def missing(self, places: Places) -> npt.NDArray[np.bool_] | None:
         """Which events name a string that has not arrived, shape (n,); None: none does."""
         here = self._present[places]
-        whole: npt.NDArray[np.bool_] = here.all(axis=1)
+        whole = np.asarray(here.all(axis=1), np.bool_)
         return None if whole.all() else ~whole
 
     def localise(self, records: Records, places: Places, missing: npt.NDArray[np.bool_] | None) -> EventBatch:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from invigilator.ebpf.events import Actor, EventBatch, Kind, Phase
 from invigilator.ebpf.sensor import Sensor, SensorUnavailable
 
@@ -200,7 +201,7 @@ def box(make_box: Callable[..., Box]) -> Box:
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Compiles one of `programs/*.c` once a session; extra flags as given. Skips where the compiler cannot."""
+    """Compiles one of `programs/*.c` once a session; skips where the compiler cannot."""
     folder = tmp_path_factory.mktemp("programs")
     made: dict[tuple[str, ...], Path] = {}
 

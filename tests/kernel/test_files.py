@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
+
 from invigilator.ebpf.events import EventClass, Flag, Kind, Phase, Tier
 
 from .conftest import Box
@@ -165,7 +166,7 @@ def test_long_paths_are_whole(box: Box, tmp_path: Path, length: int) -> None:
 
 
 def test_paths_over_4096_keep_their_head_and_are_flagged(box: Box, tmp_path: Path) -> None:
-    """C5: deeper than any path argument can say: the head is kept, so that a prefix rule holds, and it is cut."""
+    """C5: deeper than an argument can say: cut, but the head is kept, so that a prefix rule holds."""
     told = box.run(
         "os.chdir(sys.argv[1])\n"
         "for _ in range(30):\n    os.mkdir('d' * 200); os.chdir('d' * 200)\n"
@@ -221,7 +222,7 @@ def test_getdents_once_per_open_folder(box: Box, tmp_path: Path) -> None:
 WRITES = {
     "write": "call(1, f, b'abc', 3)",
     "pwrite64": "call(18, f, b'abc', 3, 0)",
-    "writev": "call(20, f, struct.pack('QQ', ctypes.addressof(ctypes.c_char.from_buffer(bytearray(b'abc'))), 3), 1)",
+    "writev": "call(20, f, struct.pack('QQ', ctypes.addressof(b), 3), 1)",
     "pwritev": "call(296, f, struct.pack('QQ', ctypes.addressof(b), 3), 1, 0, 0)",
     "pwritev2": "call(328, f, struct.pack('QQ', ctypes.addressof(b), 3), 1, 0, 0, 0)",
 }
@@ -246,7 +247,8 @@ def test_first_write_of_an_open_file(box: Box, tmp_path: Path, how: str) -> None
 
 def test_writes_through_two_descriptions_are_two_facts(box: Box, tmp_path: Path) -> None:
     told = box.run(
-        "for _ in range(3):\n    f = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT); os.write(f, b'x'); os.close(f)",
+        "for _ in range(3):\n"
+        "    f = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT); os.write(f, b'x'); os.close(f)",
         tmp_path / "f",
     )
     assert len(told.of(Kind.WRITE, path=bytes(tmp_path / "f"))) == 3

@@ -1,4 +1,4 @@
-"""Network rules in force: refusals and their events. In network namespaces that the tests make, and on loopback."""
+"""Network rules in force: refusals and their events, in network namespaces that the tests make."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from invigilator.ebpf.events import Actor, EventClass, Kind, NetHook, Phase, Tier
 from invigilator.ebpf.network import NetRule
 from invigilator.ebpf.sensor import Sensor
@@ -25,9 +26,11 @@ def up(name, address=None):
     fcntl.ioctl(c, 0x8914, struct.pack('16sH14x', name, 0x41))
 up(b'lo')
 t = os.open('/dev/net/tun', os.O_RDWR); fcntl.ioctl(t, 0x400454ca, struct.pack('16sH14x', b't0', 0x1001))
-up(b't0', '10.9.0.1'); fcntl.ioctl(c, 0x891c, struct.pack('16sHH4s8x', b't0', 2, 0, socket.inet_aton('255.255.0.0')))
+up(b't0', '10.9.0.1')
+fcntl.ioctl(c, 0x891c, struct.pack('16sHH4s8x', b't0', 2, 0, socket.inet_aton('255.255.0.0')))
 def ask(address, port=80, type=socket.SOCK_DGRAM, family=socket.AF_INET):
-    s = socket.socket(family, type); s.setblocking(False); r = s.connect_ex((address, port)); s.close(); return r
+    s = socket.socket(family, type); s.setblocking(False)
+    r = s.connect_ex((address, port)); s.close(); return r
 """
 """A network of the child's own: loopback, and a tun device for 10.9.0.0/16 behind which nobody is."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from invigilator.ebpf.events import EVENT, EventBatch, EventClass, Flag, Kind, Phase, Tier
 from invigilator.ebpf.sensor import Sensor
 
@@ -127,7 +128,7 @@ def test_short_lived_sandboxes_each_keep_their_first_exec(
 
 
 def test_registrations_per_second(sensor: Sensor) -> None:
-    """At least 5,000 a second of the agent's CPU on a quiet machine; half of that is asserted on a busy one."""
+    """At least 5,000 a second of the agent's CPU on a quiet machine; half of that is asserted."""
     began = time.process_time()
     slots = [
         sensor.register(uuid.uuid4(), {10**12 + 3 * n + p: Phase(p + 1) for p in range(3)})

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from invigilator.ebpf.events import EventClass, Flag, Kind
 
 from .conftest import Box

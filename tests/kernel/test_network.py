@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from invigilator.ebpf.events import EventClass, Kind
 
 from .conftest import Box
@@ -80,7 +81,8 @@ def test_connect_to_a_unix_socket_names_its_file(box: Box, tmp_path: Path) -> No
         listening.listen()
         told = box.run(
             "os.chdir(sys.argv[1]); s = socket.socket(socket.AF_UNIX); s.connect('ctl')\n"
-            "socket.socket(socket.AF_UNIX).connect_ex('none'); socket.socket(socket.AF_UNIX).connect_ex('\\0abs')",
+            "socket.socket(socket.AF_UNIX).connect_ex('none')\n"
+            "socket.socket(socket.AF_UNIX).connect_ex('\\0abs')",
             tmp_path,
         )
         done, failed, abstract = told.of(Kind.CONNECT)
@@ -109,7 +111,8 @@ def test_datagram_names_its_destination(box: Box, how: str) -> None:
 
 
 QUERY = (
-    "q = struct.pack('>HHHHHH', 7, 0x100, 1, 0, 0, 0) + b'\\3www\\7example\\3org\\0' + struct.pack('>HH', 28, 1)\n"
+    "q = struct.pack('>HHHHHH', 7, 0x100, 1, 0, 0, 0)\n"
+    "q += b'\\3www\\7example\\3org\\0' + struct.pack('>HH', 28, 1)\n"
     "s = socket.socket(type=socket.SOCK_DGRAM)\n"
 )
 ASKS = {
@@ -159,7 +162,8 @@ def test_bind_listen_accept(box: Box) -> None:
 
 def test_raw_and_packet_sockets_only(box: Box) -> None:
     told = box.run(
-        "socket.socket(); socket.socket(type=socket.SOCK_DGRAM); socket.socket(type=socket.SOCK_RAW, proto=1)\n"
+        "socket.socket(); socket.socket(type=socket.SOCK_DGRAM)\n"
+        "socket.socket(type=socket.SOCK_RAW, proto=1)\n"
         "socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 8); os.setuid(65534)\n"
         "try: socket.socket(type=socket.SOCK_RAW, proto=1)\nexcept OSError: pass"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import subprocess
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from invigilator.ebpf.events import Actor, EventClass, Kind, Phase
 
 from .conftest import Box
@@ -109,7 +109,7 @@ def test_signal_to_the_platforms_command_in_the_same_sandbox(make_box: Callable[
     enter = box.folder / "cgroup.procs"
     platform = subprocess.Popen(["/bin/sh", "-c", f"echo $$ > {enter} && exec /bin/sleep 30"])
     try:
-        while os.readlink(f"/proc/{platform.pid}/exe") == os.path.realpath("/bin/sh"):
+        while Path(f"/proc/{platform.pid}/exe").readlink() == Path("/bin/sh").resolve():
             time.sleep(0.005)
         box.sensor.set_step(box.slot, 2, Actor.AGENT)
         told = box.run("os.kill(int(sys.argv[1]), 15)", str(platform.pid))

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from invigilator.ebpf.events import EVENT
 from invigilator.ebpf.layout import SLOT
 from invigilator.ebpf.loader import LoadError, check_layout
@@ -16,11 +17,10 @@ from invigilator.ebpf.sensor import Sensor, SensorUnavailable
 SIPHASH = r"""
 #include <linux/types.h>
 #include <stdio.h>
-#define PRAGMA
 %s
 int main(void)
 {
-	__u64 k0 = 0x0706050403020100ull, k1 = 0x0f0e0d0c0b0a0908ull, m[2] = { k0, 0x0f0e0d0c0b0a0908ull & (~0ull >> 8) };
+	__u64 k0 = 0x0706050403020100ull, k1 = 0x0f0e0d0c0b0a0908ull, m[2] = { k0, k1 & (~0ull >> 8) };
 	__u64 v0 = k0 ^ 0x736f6d6570736575ull, v1 = k1 ^ 0x646f72616e646f6dull;
 	__u64 v2 = k0 ^ 0x6c7967656e657261ull, v3 = k1 ^ 0x7465646279746573ull;
 	m[1] |= 15ull << 56;
