@@ -42,9 +42,15 @@ EMIT_TRIES = 50
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What became of a sandbox's events: `produced` numbers given, `lost` of them never came, by (class
-    name, reason). `strings_lost`: events that came without one of their strings. `unattributed`: losses on
-    this machine since the sandbox was registered that nobody can be charged with: all are then partial."""
+    """What became of a sandbox's events.
+
+    `produced`: numbers given; `lost`: those of them that never came, so that produced = handed out + lost.
+    `lost_by`: (class name, reason) → count: `ring_full`, `own_rate` (the sandbox used up its share: its own
+    flood) and `vanished` are lost events; `string` (an event came without one of its strings, as in
+    `strings_lost`) and `storage` (a process or cgroup could not be followed) are no events, but blind spots.
+    `unattributed`: losses on this machine since the sandbox was registered that nobody can be charged with:
+    every sandbox is then partial.
+    """
 
     produced: int
     lost: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from invigilator.ebpf.events import EVENT, EventBatch, Flag, Records
 from invigilator.ebpf.redact import redact
 from invigilator.ebpf.strings import (

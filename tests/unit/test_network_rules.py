@@ -6,6 +6,7 @@ import ipaddress
 import random
 
 import pytest
+
 from invigilator.ebpf.network import CHOICES, NetRule, RuleError, compile_rules, masked
 
 
