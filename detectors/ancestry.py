@@ -1,6 +1,7 @@
 """Who descends from whom: marks that a process gets by what it does, and its later children inherit.
 
-Memory holds marked, living processes only. A process is (pid, start time), so a used-again pid is another.
+Memory holds marked processes, the living and the last `MARKED_MAX` (a main thread's end is not yet its
+process's). A process is (pid, start time), so a used-again pid is another.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from invigilator.detectors.base import Mask, Rows
 from invigilator.ebpf.events import Kind, Records
 
-MARKED_MAX = 1 << 17
+MARKED_MAX = 1 << 14
 Numbers = npt.NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max
 
@@ -25,6 +26,7 @@ class Marks:
 
     def __init__(self) -> None:
         self._since: dict[tuple[int, int], int] = {}
+        self._ended: dict[tuple[int, int], None] = {}
 
     def __len__(self) -> int:
         return len(self._since)
@@ -61,13 +63,16 @@ class Marks:
         since[heir] = np.minimum(since[heir], birth[heir])
 
     def _remember(self, r: Records, people: _People, since: Numbers) -> None:
-        gone = np.zeros(len(since), np.bool_)
-        gone[people.actor[r["kind"] == Kind.EXIT]] = True
-        for at in np.flatnonzero((since != NEVER) & ~gone).tolist():
-            if len(self._since) < MARKED_MAX:
-                self._since.setdefault(people.name(at), int(since[at]))
-        for at in np.flatnonzero(gone & (since != NEVER)).tolist():
-            self._since.pop(people.name(at), None)
+        marked = np.flatnonzero(since != NEVER)
+        for at in marked[np.argsort(since[marked], kind="stable")].tolist():
+            self._since.setdefault(people.name(at), int(since[at]))
+        for at in people.actor[r["kind"] == Kind.EXIT].tolist() if len(marked) else ():
+            if since[at] != NEVER:
+                self._ended[people.name(at)] = None
+        while len(self._since) > MARKED_MAX and self._ended:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest]
+            self._since.pop(oldest, None)
 
 
 class _People:
@@ -87,7 +92,14 @@ class _People:
         return key & 0xFFFFFFFF, int(self._starts[key >> 32])
 
     def known_since(self, since: dict[tuple[int, int], int]) -> Numbers:
+        """Since when each process is marked, as known before; whichever is shorter is gone through."""
         found = np.full(len(self._keys), NEVER)
+        if not since:
+            return found
+        if len(self._keys) <= len(since):
+            for at in range(len(self._keys)):
+                found[at] = since.get(self.name(at), NEVER)
+            return found
         for (pid, start), seq in since.items():
             at = int(np.searchsorted(self._starts, np.uint64(start)))
             if at < len(self._starts) and self._starts[at] == start:

@@ -87,13 +87,17 @@ TEXTS = ["git\0show\0c0" + "f" * 38, "git\0log\0--all", "c0" + "f" * 38, "output
 
 
 def any_story(seed: int, length: int) -> EventBatch:
-    """A random record in which everything may happen, in any order."""
+    """A random record in which everything may happen, in any order; only a process is born but once."""
     dice = random.Random(seed)
     story = Story(tick=0.01).phase("agent")
+    people = list(range(10, 14))
     for _ in range(length):
         kind = dice.choice(FILE_KINDS if dice.random() < 0.7 else OTHER_KINDS)
         path = dice.choice(PLACES)
-        pid, parent = dice.randrange(10, 16), dice.randrange(10, 16)
+        pid, parent = dice.choice(people[-8:]), dice.choice(people[-8:])
+        if kind is Kind.FORK:
+            pid = people[-1] + 1
+            people.append(pid)
         story.add(
             kind,
             path=path,
