@@ -158,12 +158,9 @@ class Agent:
                     return
 
     async def _end_sessions(self, waiters: ThreadPoolExecutor) -> None:
-        loop = asyncio.get_running_loop()
-        for session in list(self._sessions):
-            if session.rollout is not None and not session.rollout.judged:
-                session.rollout.fail("the agent was told to end")
+        loop, why = asyncio.get_running_loop(), "the agent was told to end"
         live = [s.rollout for s in self._sessions if s.rollout is not None]
-        await asyncio.gather(*(loop.run_in_executor(waiters, Session.abandon, one) for one in live))
+        await asyncio.gather(*(loop.run_in_executor(waiters, Session.abandon, one, why) for one in live))
 
     def _admit(self) -> None:
         """Refuse new work that could not be recorded."""

@@ -185,7 +185,7 @@ class Session:
 
     async def _close(self, _: Body, __: tuple[int, ...]) -> Body:
         rollout = self._need()
-        await self._wait(rollout.close)
+        await self._wait(lambda: self.abandon(rollout, "it was left without asking for the verdict"))
         return {}
 
     async def _status(self, _: Body, __: tuple[int, ...]) -> Body:
@@ -228,13 +228,14 @@ class Session:
             self._ttl.cancel()
         self._channel.close()
         if self._rollout is not None:
-            await self._loop.run_in_executor(self._floor.waiters, self.abandon, self._rollout)
+            rollout = self._rollout
+            await self._wait(lambda: self.abandon(rollout, "the client went away before the verdict"))
 
     @staticmethod
-    def abandon(rollout: Rollout) -> None:
-        """Judge a rollout that nobody waits for, as failed, and remove it."""
+    def abandon(rollout: Rollout, why: str) -> None:
+        """Judge a rollout as failed if nobody has asked for its verdict, and remove it."""
         if not rollout.judged:
-            rollout.fail("the client went away before the verdict")
+            rollout.fail(why)
             try:
                 rollout.verdict()
             except Exception:
