@@ -47,10 +47,16 @@ class Runs:
         return self._started[case.name].result(RESULT_TIMEOUT_S)
 
     def stop(self) -> None:
-        for future in self._started.values():
-            future.cancel()
+        asyncio.run_coroutine_threadsafe(self._cancel(), self._loop).result(RESULT_TIMEOUT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
+
+    async def _cancel(self) -> None:
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
     async def _run(self, case: Case) -> CaseResult:
         async with self._turns:
