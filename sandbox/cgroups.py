@@ -1,13 +1,15 @@
 """Cgroups of sandboxes: v2 folders that name each phase, and the limits in whichever hierarchy has them.
 
 Below the agent's own cgroup (the root's, where v2 has the controllers, since a folder with processes cannot
-pass controllers on): `invigilator/AGENT/SANDBOX`, and in it in v2 `init`, and `box/{setup,agent,verify}`, the
-leaves. AGENT is the agent's process id and start, so that another agent can tell whether it is dead.
+pass controllers on): `invigilator/AGENT/BACKEND/SANDBOX`, and in it in v2 `init`, and
+`box/{setup,agent,verify}`, the leaves. AGENT is the agent's process id and start, so that another agent can
+tell whether it is dead.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import select
 import time
@@ -23,6 +25,7 @@ PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
 CONTROLLERS = ("memory", "pids", "cpu")
 FAMILY = "invigilator"
 EMPTY_TIMEOUT_S = 10.0
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,7 @@ class Cgroups:
 
     def __init__(self, hierarchies: Hierarchies | None = None) -> None:
         self.hierarchies = found = hierarchies or Hierarchies.find()
-        self.name = f"{os.getpid()}-{_start_of(os.getpid())}"
+        self.name = f"{os.getpid()}-{_start_of(os.getpid())}/{next(_numbers)}"
         parent = found.v2_root if found.limits_in_v2 else found.v2
         self._v2 = parent / FAMILY / self.name
         self._v1 = {name: folder / FAMILY / self.name for name, folder in found.v1.items()}
@@ -147,7 +150,7 @@ class Cgroups:
         for folder in self._v1.values():
             _make(folder)
         if found.limits_in_v2:
-            for folder in (parent, parent / FAMILY, self._v2):
+            for folder in (parent, parent / FAMILY, self._v2.parent, self._v2):
                 _pass_on(folder, found.v2_controllers)
 
     @property
@@ -179,15 +182,16 @@ class Cgroups:
 
     def sweep(self) -> int:
         """Remove what dead agents left; the number of sandboxes removed."""
-        return sum(_sweep_family(folder.parent, index == 0) for index, folder in enumerate(self.folders))
+        return sum(
+            _sweep_family(folder.parent.parent, index == 0) for index, folder in enumerate(self.folders)
+        )
 
     def close(self) -> None:
         """Remove this agent's own folders, which must be empty of sandboxes."""
         for folder in self.folders:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-            with contextlib.suppress(OSError):  # another agent's are in it
-                folder.parent.rmdir()
+            for one in (folder, folder.parent, folder.parent.parent):
+                with contextlib.suppress(OSError):  # others' are in it
+                    one.rmdir()
 
     def _limit_v2(self, folder: Path, limits: LimitValues) -> None:
         wanted = {
@@ -241,8 +245,14 @@ def _start_of(pid: int) -> int:
 
 
 def _make(folder: Path) -> None:
-    for part in (folder.parent, folder):
-        part.mkdir(exist_ok=True)
+    for _ in range(100):
+        try:
+            for part in (folder.parent.parent, folder.parent, folder):
+                part.mkdir(exist_ok=True)
+            return
+        except FileNotFoundError:  # another agent, leaving, took away what was empty for a moment
+            continue
+    raise SandboxError(f"cannot make the cgroup {folder}")
 
 
 def _pass_on(folder: Path, controllers: frozenset[str]) -> None:
@@ -315,7 +325,7 @@ def _sweep_family(family: Path, v2: bool) -> int:
         if not pid.isdigit() or str(_start_of(int(pid))) == start:
             continue
         if v2:
-            removed += len(_children(agent))
+            removed += sum(len(_children(backend)) for backend in _children(agent))
             _kill(agent)
         deadline = time.monotonic() + EMPTY_TIMEOUT_S
         remaining: Sequence[Path] = [*_folders(agent), agent]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from invigilator.profiles import seccomp
 from invigilator.profiles.policy import Policy
 from invigilator.sandbox.cgroups import Hierarchies, SandboxCgroups
 
@@ -26,13 +27,17 @@ def capabilities(platform: bool) -> int:
     return bits | 1 << WAKE_ALARM if platform else bits
 
 
-def enforcement(policy: Policy, groups: SandboxCgroups, hierarchies: Hierarchies) -> Mapping[str, str]:
-    """Tier → state, as observed."""
+def enforcement(
+    policy: Policy, groups: SandboxCgroups, hierarchies: Hierarchies, *, linked: bool
+) -> Mapping[str, str]:
+    """Tier → state, as observed. `linked`: there is a link to the outside, which the host's end filters."""
+    observing = policy.mode == "observe"
     limited = all((groups.v1.get(name, groups.limited)).is_dir() for name in ("memory", "pids"))
+    filtered = bool(seccomp.compile(policy, "agent")) and Path("/proc/sys/kernel/seccomp").is_dir()
     return {
-        "seccomp": "enforce" if Path("/proc/sys/kernel/seccomp/actions_avail").exists() else "absent",
+        "seccomp": "enforce" if filtered else "off",
         "apparmor": "absent",
         "cgroup": "enforce" if limited and not hierarchies.missing else "absent",
-        "network": "enforce",
-        "mount": "off" if policy.mode == "observe" else "enforce",
+        "network": "off" if observing and linked else "enforce",
+        "mount": "off" if observing else "enforce",
     }

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -92,6 +93,7 @@ class ProcessSandbox(Sandbox):
         self._cgroups: SandboxCgroups | None = None
         self._first_id = 0
         self._link: network.Link | None = None
+        self._masking = threading.Lock()
         self._removed = False
         self._masks: masks.Masks | None = None
         self.skipped: Sequence[str] = ()
@@ -152,7 +154,9 @@ class ProcessSandbox(Sandbox):
 
     def enforcement(self) -> Mapping[str, str]:
         """See the contract."""
-        return confinement.enforcement(self.spec.policy, self._groups, self._shared.cgroups.hierarchies)
+        hierarchies = self._shared.cgroups.hierarchies
+        linked = self._network.link
+        return confinement.enforcement(self.spec.policy, self._groups, hierarchies, linked=linked)
 
     def execute(
         self,
@@ -169,10 +173,7 @@ class ProcessSandbox(Sandbox):
         """See the contract."""
         self._handle(Slot.INIT)
         platform = actor == "platform" or phase == "verify"
-        if self._masks and phase == "agent" and Slot.MASKED in self._handles.fds:
-            self._masks.apply(self._shared, self._handles)
-        if self._masks and phase == "verify":
-            self._masks.lift(self._handles)
+        self._deny(phase)
         order = Order(command, phase, streams, cwd or self._point, platform, output_limit_bytes, on_streams)
         variables = {**self.spec.environment, **(environment or {})}
         mount = self._handles.fds.get(Slot.MOUNT if platform else Slot.MASKED, self._handle(Slot.INIT))
@@ -221,8 +222,9 @@ class ProcessSandbox(Sandbox):
     def write_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
         """See the contract."""
         files.write_file(self._root, path, content, stat.S_IMODE(mode), self._first_id)
-        if self._masks:
-            self._masks.renew(self._shared, self._handles)
+        if self._masks and Slot.MASKED in self._handles.fds:
+            with self._masking:
+                self._masks.renew(self._shared, self._handles)
 
     def read_file(self, path: str, limit_bytes: int = 64 << 20) -> bytes:
         """See the contract."""
@@ -338,6 +340,15 @@ class ProcessSandbox(Sandbox):
             masks.plant(self._root, canary, self._first_id)
         assert self._layer is not None
         self._baseline = changes.snapshot(self._layer.fd, self._all_lowers)
+
+    def _deny(self, phase: PhaseName) -> None:
+        if self._masks is None or Slot.MASKED not in self._handles.fds:
+            return
+        with self._masking, self._watch.step("masks"):
+            if phase == "agent":
+                self._masks.apply(self._shared, self._handles)
+            elif phase == "verify":
+                self._masks.lift(self._handles)
 
     def _end_all(self, phase: PhaseName) -> Callable[[int], None]:
         groups = self._groups

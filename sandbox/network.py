@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import errno
 import ipaddress
+import itertools
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +31,7 @@ from invigilator.sandbox.spec import Op, Specification
 NETWORK = ipaddress.ip_network("100.127.192.0/19")
 INSIDE = "eth0"
 PREFIX = "gv"
+_numbers = itertools.count()
 _PROTOCOLS = {0: "", 6: "tcp", 17: "udp"}
 _MAPPED = bytes(10) + b"\xff\xff"
 _PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
@@ -106,7 +108,8 @@ class Links:
     def _ready(self) -> _Tables:
         if self._tables is None:
             self._tables = _Tables()
-            self._tables.run(masquerade_text(f"{PREFIX}{os.getpid():x}", forwarding()))
+            name = f"{PREFIX}{os.getpid():x}-all-{next(_numbers)}"
+            self._tables.run(masquerade_text(name, forwarding()))
         return self._tables
 
     def _pair(self, link: Link, namespace: int) -> None:

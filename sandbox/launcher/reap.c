@@ -40,6 +40,19 @@ static int remove_tree(int parent, const char *name)
 	return unlinkat(parent, name, AT_REMOVEDIR);
 }
 
+/* The agent's own folder, where no other backend of its is left in it. */
+static void remove_parent(const char *folder)
+{
+	char path[4096];
+
+	snprintf(path, sizeof(path), "%s", folder);
+	char *end = strrchr(path, '/');
+	if (!end || end == path)
+		return;
+	*end = 0;
+	rmdir(path);
+}
+
 void reap_cgroups(char *const *folders)
 {
 	struct timespec pause = { .tv_nsec = 5000000 };
@@ -50,8 +63,10 @@ void reap_cgroups(char *const *folders)
 		int busy = 0;
 		while (waitpid(-1, NULL, WNOHANG) > 0)
 			;
-		for (char *const *folder = folders; *folder; folder++)
+		for (char *const *folder = folders; *folder; folder++) {
 			busy |= remove_tree(AT_FDCWD, *folder) < 0 && access(*folder, F_OK) == 0;
+			remove_parent(*folder);
+		}
 		if (!busy)
 			return;
 		nanosleep(&pause, NULL);

@@ -165,7 +165,7 @@ class Traces:
     @classmethod
     def of(cls, agent: int, home: Path) -> Traces:
         """Those of the agent with a process id and a state folder; other agents work on this machine too."""
-        pattern = f"**/invigilator/{agent}-*/*"
+        pattern = f"**/invigilator/{agent}-*/*/*"
         cgroups = {str(path) for path in Path("/sys/fs/cgroup").glob(pattern) if path.is_dir()}
         backing = {
             path: path.read_text().strip() for path in Path("/sys/block").glob("loop*/loop/backing_file")
