@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+
+import pyarrow as pa
 
 from invigilator.guard import verdict
 from invigilator.guard.failed import failed_report
@@ -18,29 +24,74 @@ from invigilator.incidents.spool import Spool
 from invigilator.incidents.stamp import wall_offset_ns
 from invigilator.profiles import canonical
 
+LINGER_S = 0.25
+"""How long verdicts gather before they are written, while the store has not taken the last ones."""
 _log = logging.getLogger("invigilator.keep")
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """One verdict's rows, until they are on disk."""
+
+    tables: Mapping[str, pa.Table]
+    done: Future[list[uuid.UUID]] = field(default_factory=Future)
+
+
 class Keeper:
-    """Writes verdicts into a spool; each returns once it is on disk."""
+    """Writes verdicts into a spool; `keep` returns once they are on disk.
+
+    Verdicts that come while others are being written go to disk together, one segment a table: a job that
+    ends thousands of rollouts at once waits for a few writes, not for thousands.
+    """
 
     def __init__(self, spool: Spool, marks: Path) -> None:
         self._spool = spool
         self._marks = marks
         self._known_policies: set[str] = set()
+        self._queue: list[_Waiting] = []
+        self._queueing = threading.Lock()
+        self._writing = threading.Lock()
 
     def keep(
         self, order: SandboxOrder, report: Report, wall_offset: int, steps: Sequence[Step] = ()
     ) -> list[uuid.UUID]:
-        """Store a verdict and all that it refers to: the ids of its segments."""
+        """Store a verdict and all that it refers to: the ids of its segments. `SpoolError` if not."""
         tables = report_rows(report, wall_offset_ns=wall_offset, steps=steps)
         if self._is_new(report):
             text = canonical.dumps(order.policy.model_dump(mode="json")).decode()
             tables["policies"] = policy_rows(report.policy, text)
             tables["detectors"] = detector_rows(_detectors(order), report.policy.versions.detection)
-        ids = [self._spool.append(name, rows, None).id for name, rows in tables.items() if rows.num_rows]
+        ids = self._write({name: rows for name, rows in tables.items() if rows.num_rows})
         self._known_policies.add(_policy_key(report))
         return ids
+
+    def _write(self, tables: Mapping[str, pa.Table]) -> list[uuid.UUID]:
+        mine = _Waiting(tables)
+        with self._queueing:
+            self._queue.append(mine)
+            first = len(self._queue) == 1
+        if first:
+            with self._writing:
+                if self._spool.pending():
+                    # The store is behind: a few large inserts help it more than many small ones.
+                    time.sleep(LINGER_S)
+                with self._queueing:
+                    taken, self._queue = self._queue, []
+                self._write_together(taken)
+        return mine.done.result()
+
+    def _write_together(self, taken: Sequence[_Waiting]) -> None:
+        try:
+            ids = []
+            for name in dict.fromkeys(name for one in taken for name in one.tables):
+                rows = pa.concat_tables([one.tables[name] for one in taken if name in one.tables])
+                ids.append(self._spool.append(name, rows, None).id)
+        except Exception as error:
+            for one in taken:
+                one.done.set_exception(error)
+        else:
+            for one in taken:
+                one.done.set_result(ids)
 
     def recover(self) -> int:
         """Report as failed the rollouts that a dead agent left; how many."""
