@@ -118,6 +118,21 @@ def test_a_state_folder_that_cannot_be_made_is_said(node, tmp_path):
     refused(run, "state folder", "INVIGILATOR_HOME")
 
 
+def test_without_btf_it_says_what_the_kernel_lacks(own_node):
+    # The kernel's type information is hidden by an empty mount, in a mount namespace of the test's own.
+    hide = 'mount -t tmpfs none /sys/kernel/btf && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--mount", "bash", "-c", hide, "-", *own_node.command("run", "--", "true")],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=own_node.environment(),
+        timeout=60,
+        check=False,
+    )
+    refused(Run(done.returncode, done.stdout, done.stderr, None), "BTF", "CONFIG_DEBUG_INFO_BTF")
+    assert own_node.pid("agent") is None
+
+
 def test_a_failed_start_is_a_failed_report_and_never_a_reward(node, tmp_path):
     report = tmp_path / "report.json"
     ran = node.guard("run", "--report", report, "--backend", "hovercraft", "--", "true")

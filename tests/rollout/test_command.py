@@ -94,6 +94,21 @@ def test_setup_and_verify_run_before_and_after_on_stderr_only(node, workspace):
     assert exits == {"setup": 0, "agent": 0, "verify": 9}
 
 
+def test_quiet_says_nothing_and_json_says_the_verdict_in_one_line(node):
+    quiet = node.guard("run", "--quiet", "--", "true")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, b"", b"")
+    told = node.guard("run", "--json", "--label", "k=v", "--", "echo", "out")
+    assert told.stdout == b"out\n"
+    report = json.loads(told.stderr)
+    assert report["labels"] == {"k": "v"} and report["status"] == "final"
+
+
+def test_without_network_nothing_leaves_whatever_the_policy_says(node):
+    ask = "python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 80), 1)'"
+    run = node.run("--policy", "web-browsing", "--no-network", command=ask)
+    assert run.code == 1 and (b"unreachable" in run.stderr or b"not permitted" in run.stderr), run.said
+
+
 def test_a_failed_setup_is_a_failure_of_the_guards_side(node):
     run = node.run("--setup", "exit 5", command=["touch", "/tmp/ran"])
     assert run.code == 125 and "setup" in run.said and "5" in run.said
