@@ -60,6 +60,8 @@ def seclude(home: Path, uid: int) -> None:
     tops = closed_tops(needed)
     if not tops:
         return
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        raise RuntimeError("a mount namespace is a thread's, and there are several already")
     if _libc.unshare(CLONE_NEWNS) != 0:
         fix = "move INVIGILATOR_HOME and the program to folders that others may enter (chmod o+x)"
         raise GuardError(f"user {uid} of guard serve cannot enter it", where=str(tops[0]), fix=fix)

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,36 +22,19 @@ from invigilator.guard.api import app as application
 from invigilator.guard.api.access import PEER_PREFIX, Access, trusted_uids
 from invigilator.guard.api.gate import StoreGate
 from invigilator.guard.api.outbox import Outbox
-from invigilator.guard.api.privileges import drop, hand_over, seclude
+from invigilator.guard.api.privileges import drop, hand_over
+from invigilator.guard.api.start import ServeSettings
 from invigilator.guard.api.tokens import TokenFile
 from invigilator.guard.api.traffic import Traffic
 from invigilator.guard.errors import GuardError
-from invigilator.guard.home import Home, short_address
+from invigilator.guard.home import short_address
 from invigilator.incidents.store import Limits, Store
 
-SERVE_UID = 61500
-"""No account of that number is needed; Debian gives out 1000 to 59999 to people."""
 BACKLOG = 1024
 IDLE_LEAST_S = 2.0
 """Who was asked to come back in a second has to find it."""
 LATE_MODULES = ("chdb", "clickhouse_connect", "pandas", "pyarrow.csv", "uvicorn.lifespan.on")
 _log = logging.getLogger("invigilator.serve")
-
-
-@dataclass(frozen=True, slots=True)
-class ServeSettings:
-    """`store`: a folder's path or a ClickHouse URL. `listen`: (host, port) of loopback TCP, or None.
-
-    `idle_timeout_s`: end after that many seconds without a request; None: never. `query_time_s`: limit of a
-    user's query.
-    """
-
-    home: Home
-    store: str
-    uid: int = SERVE_UID
-    listen: tuple[str, int] | None = None
-    idle_timeout_s: float | None = None
-    query_time_s: float = 30.0
 
 
 class PeerProtocol(H11Protocol):
@@ -111,7 +94,6 @@ def serve(settings: ServeSettings) -> None:
     tokens = TokenFile(home.tokens)
     hand_over(home.store, settings.uid)
     hand_over(home.tokens, settings.uid, folder=False)
-    seclude(home.root, settings.uid)
     opener: Callable[[str], Store] = Store.open
     import_late_modules()
     listeners = listen(settings)

@@ -106,14 +106,13 @@ def serve(
     """Run the API and the pages, in the foreground. The only process that opens the store; never as root."""
     import logging
 
-    from invigilator.guard.api.server import ServeSettings
-    from invigilator.guard.api.server import serve as run
+    from invigilator.guard.api.start import ServeSettings, start
     from invigilator.guard.home import Home
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     place = Home.locate(home)
     address = parse_address(listen) if listen else None
-    run(ServeSettings(place, store or str(place.store), uid, address, idle, query_time))
+    start(ServeSettings(place, store or str(place.store), uid, address, idle, query_time))
 
 
 def parse_address(text: str) -> tuple[str, int]:

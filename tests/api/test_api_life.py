@@ -72,8 +72,9 @@ def test_it_works_from_a_checkout_and_a_home_in_a_closed_folder(tmp_path: Path) 
     service = Service(home, process, 0)
     try:
         wait_for_store(service)
-        maps = Path(f"/proc/{process.pid}/status").read_text()
-        assert "Uid:\t61500" in maps
+        assert status_of(process.pid)["Uid"].split() == ["61500"] * 4
+        threads = list(Path(f"/proc/{process.pid}/task").iterdir())
+        assert len({(thread / "ns" / "mnt").readlink() for thread in threads}) == 1
         ship_report(service, report("closed"), tmp_path / "spool")
         for path in ("/", "/static/app.js", "/v1/rollouts/closed", "/v1/queries", "/v1/openapi.json"):
             assert service.client().get(path).status_code == 200, path

@@ -6,7 +6,10 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -92,13 +95,18 @@ def test_a_service_that_is_not_there_has_a_status_of_its_own(lonely: Guard) -> N
     assert "does not answer" in done.err
 
 
-@needs_root
-def test_without_root_offline_commands_work_and_the_rest_says_what_is_missing(tmp_path: Path) -> None:
-    home = tmp_path / "of-nobody"
-    home.mkdir()
+@pytest.fixture
+def home_of_nobody() -> Iterator[Path]:
+    """A folder of somebody else's; pytest's own are closed to all but root."""
+    home = Path(tempfile.mkdtemp(prefix="invigilator-nobody-"))
     os.chown(home, NOBODY, NOBODY)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(folder.stat().st_mode | 0o011)
+    yield home
+    shutil.rmtree(home)
+
+
+@needs_root
+def test_without_root_offline_commands_work_and_the_rest_says_what_is_missing(home_of_nobody: Path) -> None:
+    home = home_of_nobody
     environment = {**os.environ, "HOME": str(home)}
     nobody = Guard(home, environment)
     for arguments in (
