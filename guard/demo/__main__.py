@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from invigilator.guard.demo import page, plan, play, table
+from invigilator.guard.demo import network, page, plan, play, table
 from invigilator.guard.errors import GuardError
 from invigilator.guard.evaluation.homes import end_daemons
 from invigilator.guard.home import Home
@@ -43,7 +43,7 @@ def run(console: Console, *, end: bool) -> list[play.Played]:
     end_daemons(home)
     shown = page.open_page(home)
     try:
-        with tempfile.TemporaryDirectory(prefix="invigilator-demo-") as folder:
+        with tempfile.TemporaryDirectory(prefix="invigilator-demo-") as folder, network.private_network():
             played = asyncio.run(_play_all(home, Path(folder), console))
     except BaseException:
         end_daemons(home)

@@ -66,7 +66,7 @@ def farewell(
         _command(console, f"{prefix} incidents show {first.id}")
     run_id = played[0].report.run_id
     sql = f"SELECT kind, outcome, count() FROM incidents WHERE run_id = '{run_id}' GROUP BY ALL ORDER BY kind"
-    _command(console, f"{prefix} sql {shlex.quote(sql)}")
+    _command(console, f'{prefix} sql "{sql}"')
     if page is not None:
         address, token = page
         console.print(f"  page   {address}", soft_wrap=True, highlight=False)
