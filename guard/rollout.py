@@ -9,41 +9,27 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from invigilator.detectors.engine import Engine
-from invigilator.ebpf.events import Actor, Phase
-from invigilator.ebpf.network import NetRule
-from invigilator.ebpf.sensor import Loss
+from invigilator.ebpf.events import Actor
 from invigilator.guard import canary
-from invigilator.guard.errors import GuardError
 from invigilator.guard.facts import Recorder, Survivor
 from invigilator.guard.failed import failed_report
-from invigilator.guard.gitfacts import future_commits
 from invigilator.guard.home import write_atomically
+from invigilator.guard.opening import PHASES, RolloutError, Watch, arm, prepare, watch
 from invigilator.guard.order import CommandOrder, CommandResult, SandboxOrder
-from invigilator.guard.pipeline import Watched
 from invigilator.guard.progress import Progress, Running
 from invigilator.guard.services import Services
-from invigilator.guard.verdict import Course, Evidence, judge, lost_by_class
-from invigilator.incidents.records import Incident, Report
+from invigilator.guard.settling import SHIP_WAIT_S, settle
+from invigilator.guard.verdict import Course, judge
+from invigilator.incidents.records import Report
 from invigilator.incidents.spool import SpoolError
-from invigilator.incidents.stamp import Origin, wall_offset_ns
-from invigilator.profiles import network
+from invigilator.incidents.stamp import wall_offset_ns
 from invigilator.profiles.policy import Limits, PhaseName
-from invigilator.sandbox.base import CanaryFile, ExitStatus, LimitHit, Sandbox, SandboxSpec, Streams
+from invigilator.sandbox.base import ExitStatus, LimitHit, Sandbox, Streams
 
 _log = logging.getLogger("invigilator.rollout")
 
-PHASES: Mapping[PhaseName, Phase] = {"setup": Phase.SETUP, "agent": Phase.AGENT, "verify": Phase.VERIFY}
 ORDER: Sequence[PhaseName] = ("setup", "agent", "verify")
 TIMEOUT_CODE = 124
-SETTLE_TIMEOUT_S = 60.0
-"""For the last events to be read, stored and judged; past that the rollout has failed."""
-SHIP_WAIT_S = 10.0
-"""For the store to catch up, where it takes anything; the verdict does not depend on it."""
-
-
-class RolloutError(GuardError):
-    """The rollout cannot do what was asked; the sandbox is not to blame."""
 
 
 class Rollout:
@@ -57,9 +43,7 @@ class Rollout:
         self._progress = Progress()
         self._canaries = canary.draw(order.policy.filesystem.canaries)
         self._sandbox: Sandbox | None = None
-        self._slot: int | None = None
-        self._watched: Watched | None = None
-        self._recorder: Recorder | None = None
+        self._watch: Watch | None = None
         self._phase: PhaseName | None = None
         self._steps = 0
         self._report: Report | None = None
@@ -80,7 +64,10 @@ class Rollout:
         """Make the sandbox and arm the sensor; on any error nothing is left behind."""
         try:
             self._mark()
-            self._make()
+            self._sandbox = prepare(self._services, self.order, self.sandbox_id, self._canaries)
+            self._watch = watch(self._services, self.order, self._sandbox)
+            self._sandbox.start()
+            arm(self._services, self.order, self._sandbox, self._watch, self._canaries)
         except BaseException as error:
             self._report_unopened(str(error))
             self.close()
@@ -108,11 +95,11 @@ class Rollout:
             self._require_open()
             if self._phase is None:
                 self.begin("agent")
-            assert self._phase is not None and self._slot is not None
+            assert self._phase is not None
             name = order.actor_in(self._phase)
-            actor, slot = Actor[name.upper()], self._slot
+            actor = Actor[name.upper()]
             ordinal = self._next_step(order, actor)
-            self._services.sensor.set_step(slot, ordinal, actor)
+            self._services.sensor.set_step(self._watching.slot, ordinal, actor)
             process = self._box.execute(
                 order.arguments(),
                 phase=self._phase,
@@ -121,7 +108,7 @@ class Rollout:
                 environment={**self.order.environment, **order.environment},
                 output_limit_bytes=max(0, self._limits.output_bytes - self._progress.output_bytes),
                 actor=name,
-                on_streams=lambda streams: self._record_streams(slot, streams),
+                on_streams=self._record_streams,
             )
             return Running(order, process, self._phase, actor, ordinal)
 
@@ -180,9 +167,8 @@ class Rollout:
             if self._sandbox is not None:
                 self._attempt("the sandbox could not be removed", self._sandbox.remove)
             self._closed = True
-            if self._slot is not None:
-                self._services.pipeline.detach(self._slot)
-                self._services.sensor.unregister(self._slot)
+            if self._watch is not None:
+                self._watch.end(self._services)
             if self._kept:
                 self._mark_file.unlink(missing_ok=True)
 
@@ -197,9 +183,14 @@ class Rollout:
         return self._sandbox
 
     @property
+    def _watching(self) -> Watch:
+        if self._watch is None:
+            raise RolloutError("the sandbox is gone")
+        return self._watch
+
+    @property
     def _facts(self) -> Recorder:
-        assert self._recorder is not None
-        return self._recorder
+        return self._watching.facts
 
     @property
     def _mark_file(self) -> Path:
@@ -232,65 +223,9 @@ class Rollout:
         }
         write_atomically(self._mark_file, json.dumps(record).encode(), 0o600)
 
-    def _make(self) -> None:
-        order = self.order
-        backend = self._services.backends.get(order.backend)
-        if backend is None:
-            names = ", ".join(sorted(self._services.backends))
-            raise RolloutError(f"there is no backend {order.backend!r} here", fix=f"use one of: {names}")
-        self._sandbox = backend.prepare(
-            SandboxSpec(
-                sandbox_id=self.sandbox_id,
-                policy=order.policy,
-                workspace=Path(order.workspace) if order.workspace else None,
-                root=Path(order.root) if order.root else None,
-                owner_uid=order.owner_uid,
-                owner_gid=order.owner_gid,
-                canaries=[CanaryFile(one.path, one.content) for one in self._canaries],
-                environment=order.environment,
-            )
-        )
-        self._watch(self._sandbox)
-        self._sandbox.start()
-        self._require_tiers(self._sandbox.enforcement())
-        self._record_beginning(self._sandbox)
-
-    def _watch(self, sandbox: Sandbox) -> None:
-        """Tell the sensor and the pipeline of the sandbox before any process is in it."""
-        order, sensor = self.order, self._services.sensor
-        offset = wall_offset_ns()
-        engine = Engine(order.policy, self.sandbox_id, offset)
-        origin = Origin(order.run_id or "", order.rollout_id, order.attempt, offset)
-        cgroups = {number: PHASES[phase] for phase, number in sandbox.cgroups().items()}
-        self._slot = sensor.register(self.sandbox_id, cgroups)
-        self._watched = self._services.pipeline.attach(self._slot, self.sandbox_id, engine, origin)
-        self._recorder = Recorder(sensor, self._slot, order.policy)
-
-    def _require_tiers(self, enforcement: Mapping[str, str]) -> None:
-        missing = [tier for tier in self.order.policy.require if enforcement.get(tier) != "enforce"]
-        if missing and self.order.policy.mode == "enforce":
-            raise RolloutError(
-                f"policy {self.order.policy.name} requires {', '.join(missing)}, which is not in force here",
-                fix="`guard doctor` says why; or take it out of the policy's `require`",
-            )
-
-    def _record_beginning(self, sandbox: Sandbox) -> None:
-        assert self._slot is not None
-        sensor, policy = self._services.sensor, self.order.policy
-        mounts = list(sandbox.mounts())
-        sensor.set_mounts(self._slot, [(m.dev, m.fs_root, m.mount_point) for m in mounts])
-        for name, phase in PHASES.items():
-            rules = network.compile(policy, name)
-            sensor.set_network(self._slot, phase, rules.default_allow, [NetRule(*r) for r in rules.rules])
-        sensor.arm(self._slot)
-        self._facts.canaries_planted(self._canaries, sandbox.identity)
-        if self.order.workspace:
-            commits = future_commits(Path(self.order.workspace))
-            self._facts.future_commits(commits, policy.filesystem.workspace[0])
-
-    def _record_streams(self, slot: int, streams: Sequence[int]) -> None:
+    def _record_streams(self, streams: Sequence[int]) -> None:
         for descriptor in streams:
-            self._services.sensor.set_stream(slot, descriptor)
+            self._services.sensor.set_stream(self._watching.slot, descriptor)
 
     def _next_step(self, order: CommandOrder, actor: Actor) -> int:
         if order.step_id is None:
@@ -319,8 +254,7 @@ class Rollout:
         if not kept:
             box.end_processes(ended)
         self._facts.limits(box.limits_hit())
-        if self._slot is not None:
-            self._services.sensor.flush(self._slot, PHASES[ended])
+        self._services.sensor.flush(self._watching.slot, PHASES[ended])
         self._facts.phase_edge(begins=False)
         self._facts.differences(box)
         if ended == "agent":
@@ -329,19 +263,17 @@ class Rollout:
         return survivors, kept
 
     def _conclude(self) -> Report:
-        assert self._watched is not None and self._slot is not None
-        box, watched, progress = self._box, self._watched, self._progress
+        box, watching, progress = self._box, self._watching, self._progress
         self._attempt("the last phase could not be ended", lambda: self._end_phase(None))
         self._attempt("the sandbox's processes could not be ended", box.end_processes)
-        evidence = self._settle(self._slot, watched)
+        evidence = settle(self._services, watching, self.fail)
         if self.order.copy_back and self.order.workspace:
             self._attempt("the workspace could not be copied back", box.copy_back)
         course = Course(str(self.sandbox_id), progress, box.enforcement())
         report = judge(self.order, course, evidence)
         try:
-            segments = self._services.keeper.keep(
-                self.order, report, watched.origin.wall_offset_ns or 0, progress.steps
-            )
+            offset = watching.watched.origin.wall_offset_ns or 0
+            segments = self._services.keeper.keep(self.order, report, offset, progress.steps)
         except SpoolError as error:
             # Handed out as failed now; the mark that stays makes the next agent store that.
             self.fail(str(error))
@@ -349,37 +281,6 @@ class Rollout:
         self._kept = True
         self._services.shipper.wait_for(segments, SHIP_WAIT_S)
         return report
-
-    def _settle(self, slot: int, watched: Watched) -> Evidence:
-        """Wait for the last event, tell of losses, let the store catch up."""
-        sensor, pipeline = self._services.sensor, self._services.pipeline
-        self._facts.sensor_losses(sensor.loss(slot))
-        final = pipeline.settle(slot, SETTLE_TIMEOUT_S)
-        if not final:
-            self.fail(pipeline.trouble or "the sandbox's events could not be read to their end")
-        loss = sensor.loss(slot)
-        incidents = self._judge(watched, loss)
-        self._services.shipper.wait_for(watched.segments, SHIP_WAIT_S)
-        return Evidence(
-            incidents=incidents,
-            final=final,
-            loss=loss,
-            stored=watched.stored_rows,
-            shipped=watched.shipped_rows,
-            watermark=sensor.drained_to(slot),
-            unjudged=watched.broken,
-        )
-
-    def _judge(self, watched: Watched, loss: Loss) -> Sequence[Incident]:
-        """The engine's last word; where it has none, the evidence says why."""
-        try:
-            watched.engine.feed_loss(lost_by_class(loss), loss.produced)
-            watched.engine.finish()
-            return watched.engine.incidents()
-        except Exception as error:
-            _log.exception("sandbox %s could not be judged", self.sandbox_id)
-            watched.broken = watched.broken or f"its events could not be judged: {error}"
-            return []
 
     def _attempt(self, what: str, action: Callable[[], object]) -> None:
         try:

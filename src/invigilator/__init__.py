@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from invigilator.guard.client import Invigilator, PenaltyClient
     from invigilator.guard.errors import GuardError
-    from invigilator.guard.sdk import Result, Sandbox, SyncSandbox
+    from invigilator.guard.sdk import Result, Sandbox
+    from invigilator.guard.sync import SyncSandbox
     from invigilator.incidents.records import Incident, Penalty, Report
     from invigilator.profiles.errors import PolicyError
     from invigilator.profiles.policy import Policy
@@ -42,7 +43,7 @@ _HOMES = {
     "Report": "incidents.records",
     "Result": "guard.sdk",
     "Sandbox": "guard.sdk",
-    "SyncSandbox": "guard.sdk",
+    "SyncSandbox": "guard.sync",
 }
 
 

@@ -1,0 +1,106 @@
+"""A rollout's sandbox made, watched and armed, before its first command."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from invigilator.detectors.engine import Engine
+from invigilator.ebpf.events import Phase
+from invigilator.ebpf.network import NetRule
+from invigilator.guard.canary import Canary
+from invigilator.guard.errors import GuardError
+from invigilator.guard.facts import Recorder
+from invigilator.guard.gitfacts import future_commits
+from invigilator.guard.order import SandboxOrder
+from invigilator.guard.pipeline import Watched
+from invigilator.guard.services import Services
+from invigilator.incidents.stamp import Origin, wall_offset_ns
+from invigilator.profiles import network
+from invigilator.profiles.policy import PhaseName, Policy
+from invigilator.sandbox.base import Backend, CanaryFile, Sandbox, SandboxSpec
+
+PHASES: Mapping[PhaseName, Phase] = {"setup": Phase.SETUP, "agent": Phase.AGENT, "verify": Phase.VERIFY}
+
+
+class RolloutError(GuardError):
+    """The rollout cannot do what was asked; the sandbox is not to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A sandbox as the sensor and the pipeline know it."""
+
+    slot: int
+    watched: Watched
+    facts: Recorder
+
+    def end(self, services: Services) -> None:
+        """Watch it no more."""
+        services.pipeline.detach(self.slot)
+        services.sensor.unregister(self.slot)
+
+
+def prepare(
+    services: Services, order: SandboxOrder, sandbox_id: uuid.UUID, canaries: Sequence[Canary]
+) -> Sandbox:
+    """The order's sandbox, prepared: nothing runs in it yet."""
+    return _backend(services, order.backend).prepare(
+        SandboxSpec(
+            sandbox_id=sandbox_id,
+            policy=order.policy,
+            workspace=Path(order.workspace) if order.workspace else None,
+            root=Path(order.root) if order.root else None,
+            owner_uid=order.owner_uid,
+            owner_gid=order.owner_gid,
+            canaries=[CanaryFile(one.path, one.content) for one in canaries],
+            environment=order.environment,
+        )
+    )
+
+
+def watch(services: Services, order: SandboxOrder, sandbox: Sandbox) -> Watch:
+    """Tell sensor and pipeline of a prepared sandbox, before any process is in it."""
+    offset, sandbox_id = wall_offset_ns(), sandbox.spec.sandbox_id
+    engine = Engine(order.policy, sandbox_id, offset)
+    origin = Origin(order.run_id or "", order.rollout_id, order.attempt, offset)
+    cgroups = {number: PHASES[phase] for phase, number in sandbox.cgroups().items()}
+    slot = services.sensor.register(sandbox_id, cgroups)
+    watched = services.pipeline.attach(slot, sandbox_id, engine, origin)
+    return Watch(slot, watched, Recorder(services.sensor, slot, order.policy))
+
+
+def arm(
+    services: Services, order: SandboxOrder, sandbox: Sandbox, watch: Watch, canaries: Sequence[Canary]
+) -> None:
+    """Of a started sandbox: require what the policy does, put network rules in force, begin the record."""
+    sensor, policy = services.sensor, order.policy
+    _require_tiers(policy, sandbox.enforcement())
+    mounts = [(mount.dev, mount.fs_root, mount.mount_point) for mount in sandbox.mounts()]
+    sensor.set_mounts(watch.slot, mounts)
+    for name, phase in PHASES.items():
+        rules = network.compile(policy, name)
+        sensor.set_network(watch.slot, phase, rules.default_allow, [NetRule(*rule) for rule in rules.rules])
+    sensor.arm(watch.slot)
+    watch.facts.canaries_planted(canaries, sandbox.identity)
+    if order.workspace:
+        commits = future_commits(Path(order.workspace))
+        watch.facts.future_commits(commits, policy.filesystem.workspace[0])
+
+
+def _backend(services: Services, name: str) -> Backend:
+    if (backend := services.backends.get(name)) is None:
+        names = ", ".join(sorted(services.backends))
+        raise RolloutError(f"there is no backend {name!r} here", fix=f"use one of: {names}")
+    return backend
+
+
+def _require_tiers(policy: Policy, enforcement: Mapping[str, str]) -> None:
+    missing = [tier for tier in policy.require if enforcement.get(tier) != "enforce"]
+    if missing and policy.mode == "enforce":
+        raise RolloutError(
+            f"policy {policy.name} requires {', '.join(missing)}, which is not in force here",
+            fix="`guard doctor` says why; or take it out of the policy's `require`",
+        )
