@@ -89,6 +89,7 @@ def run(
     from invigilator.guard.node import require_root
 
     try:
+        _open_standard_streams()
         require_root("guard run")
         environment = _pairs(env, "--env")
         order = _order(
@@ -217,6 +218,15 @@ def _report_target(report: Path, order: SandboxOrder) -> Path:
     except OSError as error:
         problem = f"the report cannot be written: {error.strerror}"
         raise GuardError(problem, where=where, fix="give --report a path in a folder that exists") from error
+
+
+def _open_standard_streams() -> None:
+    """Give closed standard streams a meaning: else another file would get their numbers, and the command."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:
