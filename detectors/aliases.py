@@ -22,6 +22,8 @@ NAMES_MAX = 512
 """Aliases kept of one sandbox; what goes through later ones shows in the end-of-phase comparison."""
 CHANGES_MAX = 16
 """Changes kept of one alias."""
+TIMELINE_MAX = 255
+"""Changes heeded of one path."""
 
 Timeline = list[tuple[int, bytes | None]]
 """(seq, where the name led after that event; None: nowhere special), ascending."""
@@ -65,14 +67,17 @@ class Aliases:
         return now
 
     def timeline(self, path: bytes, *, follow: bool = True) -> Timeline:
-        """Where `path` led from which event on; empty where no alias is part of it."""
+        """Where `path` led from which event on, the longest alias in it deciding; empty where it has none."""
+        if not self._names:
+            return []
+        found: list[tuple[Timeline, bytes]] = []
         end = len(path) if follow else path.rfind(b"/")
         while end > 0:
             if changes := self._names.get(path[:end]):
-                rest = path[end:]
-                return [(seq, None if to is None else canonical(to + rest)) for seq, to in changes]
+                found.append((changes, path[end:]))
             end = path.rfind(b"/", 0, end)
-        return []
+        points = sorted({seq for changes, _ in found for seq, _ in changes})
+        return [(seq, _leading(found, seq)) for seq in points[:TIMELINE_MAX]]
 
     def names(self) -> KeysView[bytes]:
         """Every alias."""
@@ -94,6 +99,18 @@ class Aliases:
             return False
         changes.append((seq, target))
         return True
+
+
+def _leading(found: list[tuple[Timeline, bytes]], seq: int) -> bytes | None:
+    """Where a path leads from event `seq` on; `found`: each alias in it, longest first, and what follows."""
+    for changes, rest in found:
+        target = None
+        for since, to in changes:
+            if since <= seq:
+                target = to
+        if target is not None:
+            return canonical(target + rest)
+    return None
 
 
 class _Walk:

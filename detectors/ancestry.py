@@ -63,12 +63,15 @@ class Marks:
         since[heir] = np.minimum(since[heir], birth[heir])
 
     def _remember(self, r: Records, people: _People, since: Numbers) -> None:
-        marked = np.flatnonzero(since != NEVER)
+        keep = since != NEVER
+        ends = people.actor[r["kind"] == Kind.EXIT]
+        ends = ends[keep[ends]]
+        keep[ends[:-MARKED_MAX]] = False
+        marked = np.flatnonzero(keep)
         for at in marked[np.argsort(since[marked], kind="stable")].tolist():
             self._since.setdefault(people.name(at), int(since[at]))
-        for at in people.actor[r["kind"] == Kind.EXIT].tolist() if len(marked) else ():
-            if since[at] != NEVER:
-                self._ended[people.name(at)] = None
+        for at in ends[-MARKED_MAX:].tolist():
+            self._ended[people.name(at)] = None
         while len(self._since) > MARKED_MAX and self._ended:
             oldest = next(iter(self._ended))
             del self._ended[oldest]

@@ -68,19 +68,19 @@ class CanaryRead(Detector):
         planted = self.context.canaries
         since = np.full(len(scene.batch.strings), np.iinfo(np.uint64).max, np.uint64)
         for code, path in scene.distinct_paths():
+            line = self.context.aliases.timeline(path) if len(self.context.aliases) else []
+            leads = [max(seq, planted[to]) for seq, to in line if to is not None and to in planted]
             if path in planted:
-                since[code] = planted[path]
-            elif len(self.context.aliases):
-                line = self.context.aliases.timeline(path)
-                leads = [max(seq, planted[to]) for seq, to in line if to is not None and to in planted]
-                since[code] = min(leads, default=int(since[code]))
+                leads.append(planted[path])
+            if leads:
+                since[code] = min(leads)
         verdict: Mask = since[r["path2"] if second else scene.path_field] < r["seq"]
         return verdict & is_kind(r, TWO_OBJECTS) if second else verdict
 
     def _learn(self, scene: Scene, by_path: Sequence[Mask]) -> None:
         """The inodes of canaries: as planted, and as found under their paths."""
         r = scene.r
-        usable = (r["result"] >= 0) & ~is_kind(r, LINKS_THEMSELVES)
+        usable = (r["result"] >= 0) & ~is_kind(r, LINKS_THEMSELVES) & is_kind(r, tuple(self.reads))
         told = [by_path[0] & usable | scene.kind(Kind.CANARY), by_path[1] & usable]
         sides = [words(r[mask], side) for mask, side in zip(told, _SIDES, strict=True)]
         volume, number = (np.concatenate(part) for part in zip(*sides, strict=True))

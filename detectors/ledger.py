@@ -137,9 +137,9 @@ class Pending:
         """Keep changes."""
         rows = touches.row
         paths, which = scene.places(rows, touches.second)
-        order = np.lexsort((rows, which))
-        ranked = which[order]
-        starts = np.flatnonzero(np.diff(ranked, prepend=-1))
+        group = which.astype(np.int64) << 2 | scene.phase[rows]
+        order = np.lexsort((rows, group))
+        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
         rank = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
         kept: list[int] = []
         for at in np.sort(order[rank < PENDING_ROWS_MAX]).tolist():

@@ -50,7 +50,7 @@ class Scene:
         self.r: Records = batch.records
 
         self.diffs: list[Diff] = []
-        self._lines: dict[int, Timeline] = {}
+        self._lines: dict[tuple[int, bool], Timeline] = {}
 
     def prepare(self) -> None:
         """Everything that must be worked out in the order of the batches."""
@@ -120,7 +120,7 @@ class Scene:
         and which of them is each event's, shape (n,). `second`: of the second object."""
         code = np.where(second, self.r["path2"][rows], self.path_field[rows]).astype(np.int64)
         itself = np.isin(self.r["kind"][rows], LINKS_THEMSELVES)
-        key = code << 8 | itself.astype(np.int64) << 7 | self._alias_changes(rows, code)
+        key = code << 16 | itself.astype(np.int64) << 15 | self._alias_changes(rows, code)
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         paths = []
         for at in first.tolist():
@@ -132,16 +132,16 @@ class Scene:
             paths.append(path)
         return paths, inverse
 
-    def _line(self, code: int) -> Timeline:
+    def _line(self, code: int, follow: bool = True) -> Timeline:
         """Where the path of a string led, and since when; empty where no alias is part of it."""
-        line = self._lines.get(code)
+        line = self._lines.get((code, follow))
         if line is None:
-            word = self._words[code]
-            line = self._lines[code] = self.context.aliases.timeline(word.path) if word else []
+            word, aliases = self._words[code], self.context.aliases
+            line = self._lines[code, follow] = aliases.timeline(word.path, follow=follow) if word else []
         return line
 
     def _alias_changes(self, rows: Rows, code: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """How many changes of an alias in its path lie before each event, at most `CHANGES_MAX`."""
+        """How many changes of an alias in its path lie before each event, at most `TIMELINE_MAX`."""
         changes = np.zeros(len(rows), np.int64)
         if not len(self.context.aliases) or not len(rows):
             return changes
@@ -222,28 +222,30 @@ class Scene:
         return found, found_above
 
     def _through_aliases(self, field: npt.NDArray[np.uint32], found: Codes, above: Codes) -> None:
-        lines = {
-            code: line
-            for code, word in enumerate(self._words)
-            if word and not word.cls and (line := self._line(code))
-        }
         itself = is_kind(self.r, LINKS_THEMSELVES)
-        names = set(self.context.aliases.names())
-        for depth in range(max(map(len, lines.values()), default=0)):
-            since = np.full(len(self._words), np.iinfo(np.uint64).max, np.uint64)
-            cls = np.zeros(len(self._words), np.uint8)
-            over = np.zeros(len(self._words), np.uint8)
-            exact = np.zeros(len(self._words), np.bool_)
-            for code, line in lines.items():
-                if depth < len(line):
-                    word = self._words[code]
-                    assert word is not None
-                    leads_to = line[depth][1]
-                    target = word if leads_to is None else self.context.word(leads_to)
-                    since[code], cls[code], over[code] = line[depth][0], target.cls, target.above
-                    exact[code] = word.path in names
-            now = (since[field] < self.r["seq"]) & ~(exact[field] & itself)
-            found[now], above[now] = cls[field][now], over[field][now]
+        for follow, rows in ((True, ~itself), (False, itself)):
+            lines = {
+                code: line
+                for code, word in enumerate(self._words)
+                if word and not word.cls and (line := self._line(code, follow))
+            }
+            for depth in range(max(map(len, lines.values()), default=0)):
+                since, cls, over = self._step(lines, depth)
+                now = (since[field] < self.r["seq"]) & rows
+                found[now], above[now] = cls[field][now], over[field][now]
+
+    def _step(self, lines: dict[int, Timeline], depth: int) -> tuple[npt.NDArray[np.uint64], Codes, Codes]:
+        """By string code: since when the path leads where it leads at its `depth`-th change, and the classes
+        of that."""
+        since = np.full(len(self._words), np.iinfo(np.uint64).max, np.uint64)
+        cls, above = np.zeros(len(self._words), np.uint8), np.zeros(len(self._words), np.uint8)
+        for code, line in lines.items():
+            word = self._words[code]
+            if depth < len(line) and word:
+                since[code], leads_to = line[depth]
+                target = word if leads_to is None else self.context.word(leads_to)
+                cls[code], above[code] = target.cls, target.above
+        return since, cls, above
 
     def _meet_identities(self) -> None:
         """Give unclassed objects the class of their inode; learn inodes of protected objects."""
