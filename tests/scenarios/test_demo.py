@@ -31,7 +31,7 @@ def _mine(home: Path) -> list[str]:
                 environment = (entry / "environ").read_bytes()
             except OSError:
                 continue
-            if os.fsencode(home) in environment.split(b"HOME=")[-1].split(b"\0")[0]:
+            if f"{HOME_VARIABLE}={home}".encode() in environment.split(b"\0"):
                 seen.append((entry / "cmdline").read_bytes().decode(errors="replace"))
     mounts = Path("/proc/self/mountinfo").read_text()
     return seen + [line for line in mounts.splitlines() if str(home) in line]
