@@ -19,21 +19,15 @@ if ! command -v dpkg-query >/dev/null; then
 else
 	# A newer npm than the distribution's may be there already, outside its package manager.
 	if command -v npm >/dev/null; then tests=${tests/npm/}; fi
-	# bpftool is a package of its own on Debian and newer Ubuntu, part of linux-tools-common on older ones.
-	if command -v bpftool >/dev/null || [ -x /usr/sbin/bpftool ]; then bpftool=; else bpftool=bpftool; fi
 	need=$(missing $node $tests)
-	if [ -n "$need$bpftool" ]; then
+	if [ -n "$need" ]; then
 		if [ "$(id -u)" != 0 ]; then
-			echo "setup: as root, run: apt-get install" $need $bpftool >&2
+			echo "setup: as root, run: apt-get install" $need >&2
 		else
-			echo "setup: installing" $need $bpftool
+			echo "setup: installing" $need
 			export DEBIAN_FRONTEND=noninteractive
 			apt-get update -qq
-			if [ -n "$need" ]; then apt-get install -y -qq --no-install-recommends $need >/dev/null; fi
-			if [ -n "$bpftool" ]; then
-				apt-get install -y -qq --no-install-recommends bpftool >/dev/null 2>&1 ||
-					apt-get install -y -qq --no-install-recommends linux-tools-common >/dev/null
-			fi
+			apt-get install -y -qq --no-install-recommends $need >/dev/null
 		fi
 	fi
 fi

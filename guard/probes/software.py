@@ -47,12 +47,6 @@ def build() -> Iterator[Finding]:
     for name, present, gives, package in (
         ("clang", shutil.which("clang") or shutil.which("clang-14"), "compiling the sensor", "clang"),
         ("libbpf headers", HEADERS.exists() and str(HEADERS), "compiling the sensor", "libbpf-dev"),
-        (
-            "bpftool",
-            shutil.which("bpftool") or shutil.which("/usr/sbin/bpftool"),
-            "types from BTF",
-            "bpftool",
-        ),
         ("C compiler", shutil.which("cc") or shutil.which("gcc"), "compiling the launcher", "gcc"),
     ):
         fix = "" if present else f"apt-get install {package}"
