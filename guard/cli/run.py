@@ -227,6 +227,9 @@ def _open_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+    # Python has None for a stream that was closed, and libraries write to it without asking.
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:

@@ -81,6 +81,34 @@ def test_with_no_copy_back_the_workspace_stays_as_it_was(node, workspace):
     assert [path.name for path in workspace.iterdir()] == ["hello.txt"]
 
 
+def test_a_pipe_that_nobody_reads_any_more_ends_the_command(node):
+    command = " ".join(f"'{word}'" for word in map(str, node.command("run", "--quiet", "--", "yes")))
+    piped = subprocess.run(
+        ["bash", "-c", f"{command} | head -1; exit ${{PIPESTATUS[0]}}"],
+        env=node.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (piped.stdout, piped.returncode) == (b"y\n", 141), piped.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_closed_standard_stream_is_no_obstacle(node, closed):
+    words = map(str, node.command("run", "--quiet", "--", "bash", "-c", "echo hi; echo hi >&2; exit 4"))
+    command = " ".join(f"'{word}'" for word in words)
+    done = subprocess.run(
+        ["bash", "-c", f"{command} {closed}"],
+        env=node.environment(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 4, done.stderr
+    assert (b"hi\n" in done.stdout) == (closed != ">&-") and (b"hi\n" in done.stderr) == (closed != "2>&-")
+
+
 def test_setup_and_verify_run_before_and_after_on_stderr_only(node, workspace):
     run = node.run(
         *("--workspace", workspace, "--setup", "echo one > log; echo from-setup"),
