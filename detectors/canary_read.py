@@ -15,6 +15,7 @@ from invigilator.detectors.tampering import CHANGES
 from invigilator.detectors.touches import LINKS_THEMSELVES, TWO_OBJECTS, Act, is_kind, second_acts
 from invigilator.ebpf.events import EventClass, Kind
 
+_TOLD = tuple(READS | CHANGES | {Kind.CANARY, Kind.CANARY_MATCH})
 READ, MATCHED, TAKEN = 0.97, 0.99, 0.6
 
 
@@ -36,7 +37,7 @@ class CanaryRead(Detector):
         failed="Tried in vain to read a planted answer",
     )
     needs = frozenset({EventClass.FILE})
-    reads = READS | CHANGES | {Kind.CANARY, Kind.CANARY_MATCH}
+    reads = frozenset(_TOLD)
 
     def __init__(self, context: Context, thresholds: Mapping[str, float]) -> None:
         super().__init__(context, thresholds)
@@ -80,7 +81,7 @@ class CanaryRead(Detector):
     def _learn(self, scene: Scene, by_path: Sequence[Mask]) -> None:
         """The inodes of canaries: as planted, and as found under their paths."""
         r = scene.r
-        usable = (r["result"] >= 0) & ~is_kind(r, LINKS_THEMSELVES) & is_kind(r, tuple(self.reads))
+        usable = (r["result"] >= 0) & ~is_kind(r, LINKS_THEMSELVES) & is_kind(r, _TOLD)
         told = [by_path[0] & usable | scene.kind(Kind.CANARY), by_path[1] & usable]
         sides = [words(r[mask], side) for mask, side in zip(told, _SIDES, strict=True)]
         volume, number = (np.concatenate(part) for part in zip(*sides, strict=True))

@@ -30,6 +30,7 @@ INSTALLERS = frozenset(
     for name in (
         b"dpkg",
         b"dpkg-deb",
+        b"dpkg-divert",
         b"apt",
         b"apt-get",
         b"aptitude",
@@ -39,7 +40,9 @@ INSTALLERS = frozenset(
     )
 ) | {b"/usr/sbin/ldconfig", b"/usr/sbin/update-ca-certificates", b"/usr/sbin/apk"}
 """Programs that replace system files by trade (Debian Policy §6, FHS paths)."""
-STARTERS = frozenset(p for p in INSTALLERS if not p.endswith((b"ldconfig", b"update-alternatives")))
+STARTERS = frozenset(
+    p for p in INSTALLERS if not p.endswith((b"ldconfig", b"update-alternatives", b"dpkg-divert"))
+)
 """Those of them under which maintainer scripts run."""
 
 

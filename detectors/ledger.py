@@ -71,6 +71,11 @@ class Ledger:
             if len(table) < PATHS_MAX:
                 table.setdefault(paths[at], int(first[at]))
 
+    def made_since(self, path: bytes) -> int:
+        """Since which event there is an object of that name that is the agent's own making."""
+        made = self._made.get(path, _NEVER)
+        return made if made < self._seen.get(path, _NEVER) else _NEVER
+
     def made_by_agent(self, scene: Scene, touches: Touches) -> Mask:
         """Whether the agent made the object's name in an earlier event, where it had not been seen before."""
         paths, which = scene.places(touches.row, touches.second)

@@ -59,8 +59,6 @@ class Scene:
         self.created: Mask = (r["flags"] & Flag.CREATED) != 0
         self.judged: Mask = self._judged()
         self.phase: Codes = self._phase()
-        self.installing: Mask = context.installers.observe(r, self._exec_of(STARTERS))
-        self.installer: Mask = self._exe_in(INSTALLERS)
         self._words = [
             context.word(s) if used else None
             for s, used in zip(self.batch.strings, self._used(), strict=True)
@@ -77,6 +75,8 @@ class Scene:
         self.own_mounts: Mask = context.namespaced.observe(r, self._new_mount_namespaces())
         context.walks.observe(self)
         context.ledger.observe(self)
+        self.installing: Mask = context.installers.observe(r, self._exec_of(STARTERS))
+        self.installer: Mask = self._genuine("exe", INSTALLERS)
 
     @cached_property
     def outcome(self) -> Codes:
@@ -264,20 +264,20 @@ class Scene:
 
     def _exec_of(self, programs: frozenset[bytes]) -> Rows:
         r = self.r
-        execs = np.flatnonzero((r["kind"] == Kind.EXEC) & (r["result"] >= 0))
-        named = np.fromiter((s in programs for s in self.batch.strings), np.bool_, len(self.batch.strings))
-        found: Rows = execs[named[r["path"][execs]]]
-        return found
+        execs = (r["kind"] == Kind.EXEC) & (r["result"] >= 0)
+        return np.flatnonzero(execs & self._genuine("path", programs))
 
     def _new_mount_namespaces(self) -> Rows:
         r = self.r
         makes = self.kind(Kind.UNSHARE, Kind.FORK) & ((r["a0"] & CLONE_NEWNS) != 0) & (r["result"] >= 0)
         return np.flatnonzero(makes)
 
-    def _exe_in(self, programs: frozenset[bytes]) -> Mask:
-        named = np.fromiter((s in programs for s in self.batch.strings), np.bool_, len(self.batch.strings))
-        found: Mask = named[self.r["exe"]]
-        return found
+    def _genuine(self, field: str, programs: frozenset[bytes]) -> Mask:
+        """Events whose string `field` names one of the programs, not a program of the agent's under its name."""
+        ledger = self.context.ledger
+        until = [ledger.made_since(s) if s in programs else 0 for s in self.batch.strings]
+        genuine: Mask = self.r["seq"] < np.array(until, np.uint64)[self.r[field]]
+        return genuine
 
     def _packaging_rows(self) -> Rows:
         """Events that write a Python distribution's metadata: what only an installer does."""

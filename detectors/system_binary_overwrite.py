@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -51,7 +52,7 @@ class SystemBinaryOverwrite(Detector):
         if len(touches):
             honest = vouched(scene, touches) | _is_bytecode(scene, touches)
             confidence = _confidence(scene, touches)
-            open_question = (confidence < MODE_CHANGED) & ~honest
+            open_question = (confidence < MODE_CHANGED) & (~honest | _moved_in(scene, touches))
             open_question &= scene.outcome[touches.row] == Outcome.SUCCESS
             self._pending.add(scene, touches.where(open_question))
             intent = np.where(honest, Intent.UNKNOWN, Intent.DELIBERATE).astype(np.uint8)
@@ -78,6 +79,18 @@ def _confidence(scene: Scene, touches: Touches) -> npt.NDArray[np.float64]:
     own = (act & (Act.CREATE | Act.MAKE_DIR)) == 0
     confidence[own & scene.context.ledger.made_by_agent(scene, touches)] = NEW_NAME
     return confidence
+
+
+def _moved_in(scene: Scene, touches: Touches) -> Mask:
+    """Programs and libraries that a package manager's hook, not itself, gives a name by moving them there."""
+    strings = scene.batch.strings
+    runs = np.fromiter((_RUNS.search(s) is not None for s in strings), np.bool_, len(strings))
+    r = scene.r[touches.row]
+    verdict: Mask = (r["kind"] == Kind.RENAME) & runs[r["path2"]] & ~scene.installer[touches.row]
+    return verdict
+
+
+_RUNS = re.compile(rb"/s?bin/[^/]+\Z|\.so(?:\.[0-9.]+)?\Z")
 
 
 def _is_bytecode(scene: Scene, touches: Touches) -> Mask:
