@@ -40,9 +40,8 @@ INSTALLERS = frozenset(
     )
 ) | {b"/usr/sbin/ldconfig", b"/usr/sbin/update-ca-certificates", b"/usr/sbin/apk"}
 """Programs that replace system files by trade (Debian Policy §6, FHS paths)."""
-STARTERS = frozenset(
-    p for p in INSTALLERS if not p.endswith((b"ldconfig", b"update-alternatives", b"dpkg-divert"))
-)
+_HELPERS = (b"ldconfig", b"update-alternatives", b"dpkg-divert")
+STARTERS = frozenset(p for p in INSTALLERS if not p.endswith(_HELPERS))
 """Those of them under which maintainer scripts run."""
 
 

@@ -15,14 +15,14 @@ import numpy as np
 from invigilator.detectors.base import Mask, Rows
 from invigilator.detectors.kept import Kept, keep
 from invigilator.detectors.touches import CHANGE, Act, Touches
-from invigilator.ebpf.events import Kind
+from invigilator.ebpf.events import DiffChange, Kind, Phase
 from invigilator.profiles.paths import canonical
 
 if TYPE_CHECKING:
     from invigilator.detectors.scene import Scene
 
 PATHS_MAX = 1 << 18
-"""Changed protected paths remembered; past that every change counts as explained."""
+"""Changed protected paths remembered; of one phase."""
 _NEVER = (1 << 64) - 1
 PENDING_PATHS_MAX = 1 << 16
 PENDING_ROWS_MAX = 4
@@ -33,8 +33,8 @@ class Ledger:
     """Protected paths that events changed, whoever's, and what comparisons said."""
 
     def __init__(self) -> None:
-        self._changed: dict[bytes, int] = {}
-        self._moved: dict[bytes, int] = {}
+        self._changed: dict[int, dict[bytes, int]] = {}
+        self._moved: dict[int, dict[bytes, int]] = {}
         self._made: dict[bytes, int] = {}
         self._seen: dict[bytes, int] = {}
         self._compared: dict[bytes, tuple[int, tuple[int, int, bytes]]] = {}
@@ -57,8 +57,11 @@ class Ledger:
         fresh = (act & (Act.CREATE | Act.MAKE_DIR)) != 0
         folder = np.isin(scene.r["kind"][rows], (Kind.RENAME, Kind.MOUNT)) | touches.above
         used = done & ~fresh & ((act & (Act.READ | Act.OPENED | Act.WRITE | Act.REMOVE)) != 0)
-        self._note(scene, touches.where(changes), self._changed)
-        self._note(scene, touches.where(changes & folder), self._moved)
+        phase = scene.phase[rows]
+        for one in np.unique(phase).tolist():
+            now = changes & (phase == one)
+            self._note(scene, touches.where(now), self._changed.setdefault(one, {}))
+            self._note(scene, touches.where(now & folder), self._moved.setdefault(one, {}))
         self._note(scene, touches.where(changes & fresh & scene.judged[rows]), self._made)
         self._note(scene, touches.where(used), self._seen)
 
@@ -105,15 +108,23 @@ class Ledger:
             if before is None or before[0] != phase:
                 repeated = before is not None and before[1] == said
                 seq = int(r["seq"])
-                found.append(Diff(row, seq, path, said[0], phase, self._explained(path, seq), repeated))
+                found.append(
+                    Diff(row, seq, path, said[0], phase, self._explained(path, seq, said[0], phase), repeated)
+                )
             if before is not None or len(self._compared) < PATHS_MAX:
                 self._compared[path] = (phase, said)
         return found
 
-    def _explained(self, path: bytes, seq: int) -> bool:
-        if len(self._changed) >= PATHS_MAX or self._changed.get(path, seq) < seq:
-            return True
-        return any(self._moved.get(folder, seq) < seq for folder in folders_above(path))
+    def _explained(self, path: bytes, seq: int, change: int, phase: int) -> bool:
+        """Whether an event of the same phase, or of an unknown one, tells of the change. Past what is kept in
+        memory only additions are taken as told: a flood must not hide a change."""
+        for of in {phase, Phase.UNKNOWN}:
+            changed, moved = self._changed.get(of, {}), self._moved.get(of, {})
+            if changed.get(path, seq) < seq or (len(changed) >= PATHS_MAX and change == DiffChange.ADDED):
+                return True
+            if any(moved.get(folder, seq) < seq for folder in folders_above(path)):
+                return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +148,7 @@ class Pending:
         self._rows: dict[tuple[int, bytes], list[tuple[int, int]]] = {}
         self._kept: list[Kept] = []
         self._confirmed: set[tuple[int, int]] = set()
+        self._overflowed = False
 
     def add(self, scene: Scene, touches: Touches) -> None:
         """Keep changes."""
@@ -152,6 +164,7 @@ class Pending:
             known = self._rows.get(key)
             if known is None and len(self._rows) < PENDING_PATHS_MAX:
                 known = self._rows[key] = []
+            self._overflowed |= known is None
             if known is not None and len(known) < PENDING_ROWS_MAX:
                 known.append((len(self._kept), len(kept)))
                 kept.append(int(rows[at]))
@@ -172,6 +185,11 @@ class Pending:
                         self._confirmed.add(place)
                         found.setdefault(kept, set()).add(row)
         return self._places(found)
+
+    def forgot(self, diff: Diff) -> bool:
+        """Whether a change of that path may have come when there was no more room."""
+        names = (diff.path, *folders_above(diff.path))
+        return self._overflowed and not any((diff.phase, name) in self._rows for name in names)
 
     def unconfirmed(self, phase: int) -> list[tuple[Kept, Rows]]:
         """What is kept of a phase and was not confirmed."""

@@ -273,7 +273,7 @@ class Scene:
         return np.flatnonzero(makes)
 
     def _genuine(self, field: str, programs: frozenset[bytes]) -> Mask:
-        """Events whose string `field` names one of the programs, not a program of the agent's under its name."""
+        """Events whose string `field` names one of the programs, which is not the agent's own making."""
         ledger = self.context.ledger
         until = [ledger.made_since(s) if s in programs else 0 for s in self.batch.strings]
         genuine: Mask = self.r["seq"] < np.array(until, np.uint64)[self.r[field]]

@@ -12,7 +12,7 @@ from invigilator.detectors.base import SIGN, Detector, Hits, Intent, Mask, Outco
 from invigilator.detectors.context import Context
 from invigilator.detectors.ledger import Pending
 from invigilator.detectors.scene import Scene
-from invigilator.detectors.tampering import CHANGE_CLASSES, CHANGES, changes, unseen, vouched
+from invigilator.detectors.tampering import CHANGE_CLASSES, CHANGES, changes, may_replace, unseen, vouched
 from invigilator.detectors.touches import Act, Touches
 from invigilator.ebpf.events import DiffChange, Kind
 
@@ -53,6 +53,7 @@ class SystemBinaryOverwrite(Detector):
             honest = vouched(scene, touches) | _is_bytecode(scene, touches)
             confidence = _confidence(scene, touches)
             open_question = (confidence < MODE_CHANGED) & (~honest | _moved_in(scene, touches))
+            open_question &= may_replace(scene, touches)
             open_question &= scene.outcome[touches.row] == Outcome.SUCCESS
             self._pending.add(scene, touches.where(open_question))
             intent = np.where(honest, Intent.UNKNOWN, Intent.DELIBERATE).astype(np.uint8)
@@ -60,7 +61,7 @@ class SystemBinaryOverwrite(Detector):
         replaced = [d for d in scene.diffs if d.change in _REPLACED and not d.repeated]
         for kept, rows in self._pending.confirm(replaced):
             yield kept.hits(rows, PROVEN)
-        yield from unseen(scene, CLASS, _REPLACED)
+        yield from unseen(scene, CLASS, _REPLACED, self._pending)
 
 
 _REPLACED = (DiffChange.MODIFIED, DiffChange.REMOVED)

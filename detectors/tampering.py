@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from invigilator.detectors.base import Hits, Intent, Mask, Outcome
+from invigilator.detectors.ledger import Pending
 from invigilator.detectors.scene import Scene
 from invigilator.detectors.touches import CHANGE, Act, Touches
 from invigilator.ebpf.events import DiffChange, EventClass, Kind, Phase
@@ -54,8 +55,20 @@ def vouched(scene: Scene, touches: Touches) -> Mask:
     return verdict
 
 
-def unseen(scene: Scene, name: str, changes: Iterable[DiffChange]) -> Iterable[Hits]:
-    """Changes to class `name` in phase agent that a comparison shows and no event explains."""
+def may_replace(scene: Scene, touches: Touches) -> Mask:
+    """Changes that what was there before may have undergone; not those that make a new name, nor of what the
+    agent had made itself."""
+    kind = scene.r["kind"][touches.row]
+    fresh = ((touches.act & (Act.CREATE | Act.MAKE_DIR)) != 0) & (kind != Kind.RENAME)
+    verdict: Mask = ~fresh & ~scene.context.ledger.made_by_agent(scene, touches)
+    return verdict
+
+
+def unseen(
+    scene: Scene, name: str, changes: Iterable[DiffChange], pending: Pending | None = None
+) -> Iterable[Hits]:
+    """Changes to class `name` in phase agent that a comparison shows and no event explains; where `pending`
+    had no room for the event, too."""
     code = scene.context.code(name)
     wanted = set(changes)
     rows = [
@@ -63,7 +76,8 @@ def unseen(scene: Scene, name: str, changes: Iterable[DiffChange]) -> Iterable[H
         for diff in scene.diffs
         if diff.phase == Phase.AGENT
         and diff.change in wanted
-        and not (diff.explained or diff.repeated)
+        and not diff.repeated
+        and (not diff.explained or (pending is not None and pending.forgot(diff)))
         and scene.context.word(diff.path).cls == code
     ]
     if code and rows and scene.context.write_judged[code]:

@@ -10,7 +10,7 @@ from invigilator.detectors.base import SIGN, Detector, Hits, Intent, Outcome, Ph
 from invigilator.detectors.context import Context
 from invigilator.detectors.ledger import Pending
 from invigilator.detectors.scene import Scene
-from invigilator.detectors.tampering import CHANGE_CLASSES, CHANGES, changes, unseen
+from invigilator.detectors.tampering import CHANGE_CLASSES, CHANGES, changes, may_replace, unseen
 from invigilator.ebpf.events import DiffChange, Phase
 
 CLASS = "test"
@@ -49,14 +49,14 @@ class TestTamper(Detector):
         touches = changes(scene, CLASS)
         if len(touches):
             done = scene.outcome[touches.row] == Outcome.SUCCESS
-            self._pending.add(scene, touches.where(done))
+            self._pending.add(scene, touches.where(done & may_replace(scene, touches)))
             refused = touches.row[~done]
             if len(refused):
                 yield scene.hits(np.unique(refused), REFUSED)
         ended_different = [d for d in scene.diffs if d.change in _CHANGED and not d.repeated]
         for kept, rows in self._pending.confirm(ended_different):
             yield kept.hits(rows, CONFIRMED)
-        yield from unseen(scene, CLASS, _CHANGED)
+        yield from unseen(scene, CLASS, _CHANGED, self._pending)
 
     def standing(self) -> Iterable[Hits]:
         """Changes of a phase that was never compared: a sign, since nobody knows how the tests ended."""

@@ -20,7 +20,7 @@ EXECUTE_BITS = 0o111
 NAMES_MAX = 4096
 _FOLDERS = (b"/usr/local/sbin", b"/usr/local/bin", b"/usr/sbin", b"/usr/bin")
 _PLACES = frozenset((b"/usr/local", *_FOLDERS[:2]))
-"""Folders of PATH, and the one above, that are no system files: another put in their place brings its own tools."""
+"""Folders of PATH that are no system files, and the one above: another instead brings tools of its own."""
 _HOME_FOLDER = re.compile(rb"/(?:root|home/[^/]+)/(?:\.local/bin|bin|\.cargo/bin)\Z")
 _TOOLS = re.compile(
     rb"(?:py\.?test[0-9.-]*|python[0-9.]*|pip[0-9.]*|pypy[0-9.]*|tox|nox|nose2?|nosetests|coverage|unittest|uv|uvx"
