@@ -20,7 +20,7 @@ from invigilator.guard.failed import failed_report
 from invigilator.guard.order import SandboxOrder
 from invigilator.incidents.records import Report
 from invigilator.incidents.rows import DetectorRow, Step, detector_rows, policy_rows, report_rows
-from invigilator.incidents.spool import Spool
+from invigilator.incidents.spool import Spool, SpoolError
 from invigilator.incidents.stamp import wall_offset_ns
 from invigilator.profiles import canonical
 
@@ -94,15 +94,20 @@ class Keeper:
                 one.done.set_result(ids)
 
     def recover(self) -> int:
-        """Report as failed the rollouts that a dead agent left; how many."""
-        marks = sorted(self._marks.glob("*.json"))
+        """Report as failed the rollouts that a dead agent left; how many. Those that the spool does not take
+        now stay for the next agent: this one has to ship, so that the spool takes more."""
+        marks, reported = sorted(self._marks.glob("*.json")), 0
         for mark in marks:
             try:
                 self._report_lost(json.loads(mark.read_bytes()))
-            except (ValueError, KeyError):
+                reported += 1
+            except SpoolError:
+                _log.exception("%s has to wait", mark)
+                continue
+            except (ValueError, KeyError, TypeError, RecursionError):
                 _log.exception("%s tells of no rollout", mark)
             mark.unlink(missing_ok=True)
-        return len(marks)
+        return reported
 
     def _report_lost(self, record: dict[str, object]) -> None:
         order = SandboxOrder.model_validate(record["order"])

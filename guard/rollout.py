@@ -47,7 +47,6 @@ class Rollout:
         self._phase: PhaseName | None = None
         self._steps = 0
         self._report: Report | None = None
-        self._kept = False
         self._closed = False
 
     @property
@@ -169,8 +168,6 @@ class Rollout:
             self._closed = True
             if self._watch is not None:
                 self._watch.end(self._services)
-            if self._kept:
-                self._mark_file.unlink(missing_ok=True)
 
     @property
     def _limits(self) -> Limits:
@@ -203,7 +200,7 @@ class Rollout:
         )
         try:
             self._services.keeper.keep(self.order, report, wall_offset_ns())
-            self._kept = True
+            self._unmark()
         except Exception:
             _log.exception("the failure of rollout %s could not be kept", self.order.rollout_id)
         self._services.shipper.wake()
@@ -222,6 +219,10 @@ class Rollout:
             "order": self.order.model_dump(mode="json"),
         }
         write_atomically(self._mark_file, json.dumps(record).encode(), 0o600)
+
+    def _unmark(self) -> None:
+        """The verdict is on disk and about to be told: from now on the next agent must not contradict it."""
+        self._mark_file.unlink(missing_ok=True)
 
     def _record_streams(self, streams: Sequence[int]) -> None:
         for descriptor in streams:
@@ -264,6 +265,8 @@ class Rollout:
 
     def _conclude(self) -> Report:
         box, watching, progress = self._box, self._watching, self._progress
+        if not box.alive:
+            self.fail("the sandbox's init was killed, and every command with it")
         self._attempt("the last phase could not be ended", lambda: self._end_phase(None))
         self._attempt("the sandbox's processes could not be ended", box.end_processes)
         evidence = settle(self._services, watching, self.fail)
@@ -278,8 +281,8 @@ class Rollout:
             # Handed out as failed now; the mark that stays makes the next agent store that.
             self.fail(str(error))
             return judge(self.order, course, evidence)
-        self._kept = True
         self._services.shipper.wait_for(segments, SHIP_WAIT_S)
+        self._unmark()
         return report
 
     def _attempt(self, what: str, action: Callable[[], object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def show(report: Report, report_file: Path | None, notice: str | None) -> None:
     if report_file is not None:
         console.print(f"guard: report in {plain(report_file)}")
     if shown:
-        console.print(f"guard: look further with: guard incidents list --rollout {plain(report.rollout_id)}")
+        name = shlex.quote(plain(report.rollout_id))
+        console.print(f"guard: look further with: guard incidents list --rollout {name}")
 
 
 def _headline(report: Report) -> str:

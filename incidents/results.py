@@ -47,10 +47,11 @@ def _quote(name: str) -> str:
 
 
 def readable(table: pa.Table) -> pa.Table:
-    """Binary columns as strings; a column that holds a value that is not UTF-8 stays binary."""
+    """Binary columns as strings; a column that holds a value that is not UTF-8, or a type that
+    Arrow cannot convert, stays as it is."""
     columns, fields = [], []
     for field, column in zip(table.schema, table.columns, strict=True):
-        with contextlib.suppress(pa.ArrowInvalid):
+        with contextlib.suppress(pa.ArrowException, ValueError):
             column = column.cast(_text_type(field.type))
         columns.append(column)
         fields.append(pa.field(field.name, column.type))

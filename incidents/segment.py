@@ -90,7 +90,7 @@ class Segment:
             if not isinstance(raw, dict) or set(raw) != known:
                 raise SegmentError(f"the segment header must have exactly the fields {sorted(known)}")
             return cls(**{name: _typed(name, value) for name, value in raw.items()})
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise SegmentError(f"the segment header cannot be read: {error}") from error
 
     def read_bytes(self) -> bytes:
@@ -197,5 +197,6 @@ def _parse_metadata(metadata: Mapping[bytes, bytes]) -> Segment:
 def _arrow_errors() -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
-        raise SegmentError(f"not a readable Arrow file: {str(error).splitlines()[0][:200]}") from error
+    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SegmentError(f"not a readable Arrow file: {why[:200]}") from error

@@ -145,6 +145,12 @@ class Sandbox(abc.ABC):
     def enforcement(self) -> Mapping[str, str]:
         """Tier → `enforce`, `complain`, `absent` or `off`: what is in force, as observed, not as intended."""
 
+    @property
+    def alive(self) -> bool:
+        """Whether the sandbox itself still runs. Nothing inside can end it: where it does not, the machine
+        failed, whatever its commands' exit statuses say."""
+        return True
+
     def identity(self, path: str) -> tuple[int, int]:
         """(device as the kernel names it, inode number) of an object in the sandbox, no link followed; zeros
         where that is unknown."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import stat
 import threading
@@ -117,6 +118,13 @@ class ProcessSandbox(Sandbox):
             if line.startswith("Pid:"):
                 return int(line.split()[1])
         raise SandboxError("the sandbox is gone")
+
+    @property
+    def alive(self) -> bool:
+        """See the contract."""
+        poller = select.poll()
+        poller.register(self._handle(Slot.INIT), select.POLLIN)
+        return not poller.poll(0)
 
     def cgroups(self) -> Mapping[PhaseName, int]:
         """See the contract."""

@@ -57,12 +57,18 @@ class Launcher:
 
     def __init__(self, binary: Path, cgroups: Sequence[Path]) -> None:
         """`binary`: see `build.launcher`. `cgroups`: folders that the zygote removes in the end."""
+        self._binary = binary
+        self._cgroups = cgroups
+        self._lock = threading.Lock()
+        self._process, self._control = self._spawn()
+
+    def _spawn(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        image = _sealed("guard-launcher", binary.read_bytes())
+        image = _sealed("guard-launcher", self._binary.read_bytes())
         os.fchmod(image, 0o500)
         try:
-            self._process = subprocess.Popen(
-                ["guard-launcher", str(theirs.fileno()), *map(str, cgroups)],
+            process = subprocess.Popen(
+                ["guard-launcher", str(theirs.fileno()), *map(str, self._cgroups)],
                 executable=f"/proc/self/fd/{image}",
                 pass_fds=(theirs.fileno(), image),
                 stdin=subprocess.DEVNULL,
@@ -73,8 +79,13 @@ class Launcher:
         finally:
             os.close(image)
             theirs.close()
-        self._control = ours
-        self._lock = threading.Lock()
+        return process, ours
+
+    def _renew(self) -> None:
+        """Replace a zygote that was killed: its sandboxes ended with it, but new ones must not be refused."""
+        if not self.alive:
+            self._control.close()
+            self._process, self._control = self._spawn()
 
     @property
     def pid(self) -> int:
@@ -119,10 +130,12 @@ class Launcher:
         try:
             _write_all(image, spec.bytes())
             with self._lock:
+                if kind != _EXEC:
+                    self._renew()
                 head = struct.pack("<II", kind, len(fds))
                 socket.send_fds(self._control, [head], [reply.fileno(), image, *fds])
         except OSError as error:
-            raise LauncherError(f"the launcher is gone ({error.strerror}): restart the agent") from error
+            raise LauncherError(f"the launcher is gone ({error.strerror}): run it again") from error
         finally:
             os.close(image)
 

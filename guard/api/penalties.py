@@ -31,7 +31,7 @@ class Wanted(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     rollout_ids: Annotated[list[RolloutId], Field(max_length=ROLLOUTS_MAX)]
-    run_id: str | None = None
+    run_id: Annotated[str | None, Field(max_length=ID_LENGTH_MAX)] = None
 
 
 class RolloutPenalty(BaseModel):

@@ -124,6 +124,14 @@ def test_a_batch_of_32000_is_one_question(service: Service, spool_folder: Path) 
     assert ship is not None
 
 
+def test_half_a_surrogate_is_refused(service: Service) -> None:
+    body = rb'{"rollout_ids": ["r1"], "run_id": "\ud800"}'
+    answer = service.client().post(
+        "/v1/penalties", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 422, answer.text
+
+
 def test_bad_requests_are_refused_with_the_field_named(service: Service) -> None:
     client = service.client()
     for body in (

@@ -98,6 +98,11 @@ def test_bytes_that_are_no_text_come_back_readable(service: Service) -> None:
     assert answer.json()["rows"] == [["/\\xff\n\x1b["]]
 
 
+@pytest.mark.parametrize("query", ["SELECT map() AS m", "SELECT [map()] AS m", "SELECT tuple() AS m"])
+def test_a_type_that_cannot_be_converted_is_answered(service: Service, query: str) -> None:
+    assert service.client().post("/v1/sql", json={"query": query}).status_code == 200
+
+
 def test_hostile_names_survive_the_whole_way(service: Service, spool_folder: Path) -> None:
     name = "\x1b]0;x\x07<script>alert(1)</script>\u202e'\"\\\n"
     ship_report(

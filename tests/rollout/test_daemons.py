@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Node, alive, new_node, wait_until
+
+from invigilator import GuardError, SyncSandbox
 
 
 def ask(node: Node, sql: str) -> list[dict[str, object]]:
@@ -48,6 +51,17 @@ def of_sandboxes(marker: str) -> list[int]:
                 if marker.encode() in words and b"invigilator" not in words:
                     found.append(int(folder.name))
     return found
+
+
+def init_of(pid: int) -> int:
+    """Host's process id of the first process in the pid namespace of `pid`."""
+    space = Path(f"/proc/{pid}/ns/pid").readlink()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            first = re.search(r"^NSpid:.*\t1$", (folder / "status").read_text(), re.MULTILINE)
+            if first and (folder / "ns/pid").readlink() == space:
+                return int(folder.name)
+    raise AssertionError("no init")
 
 
 def cgroups(pid: int) -> list[Path]:
@@ -111,6 +125,30 @@ def test_a_killed_agent_takes_its_sandboxes_along_and_the_run_says_so(own_node, 
     stored = ask(own_node, "SELECT count() AS n, uniqExact(seq) AS u FROM events WHERE rollout_id = 'orphan'")
     assert int(str(stored[0]["n"])) == int(str(stored[0]["u"])) > 200
     assert not list(own_node.home.rollouts.iterdir())
+
+
+def test_a_killed_init_is_the_machines_failure_and_no_exit_of_the_agents(node, tmp_path):
+    report = tmp_path / "report.json"
+    process = begin(node, "exec sleep 7774", "--rollout", "no-init", "--report", str(report))
+    [command] = of_sandboxes("7774")
+    os.kill(init_of(command), signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 125 and b"init was killed" in said, said
+    told = json.loads(report.read_text())
+    assert told["status"] == "failed" and told["penalty"]["value"] is None and told["penalty"]["drop"]
+
+
+def test_a_verdict_that_was_told_is_not_contradicted_by_the_next_agent(own_node, monkeypatch):
+    for name, value in own_node.environment().items():
+        monkeypatch.setenv(name, value)
+    box = SyncSandbox.create(rollout_id="told")
+    with contextlib.suppress(GuardError), box:
+        box.exec("true")
+        assert box.verdict().status == "final"
+        os.kill(own_node.pid("agent"), signal.SIGKILL)
+    assert own_node.run(command=["true"]).code == 0
+    rows = ask(own_node, "SELECT status FROM rollouts WHERE rollout_id = 'told'")
+    assert [row["status"] for row in rows] == ["final"]
 
 
 def test_a_serve_that_is_killed_again_and_again_loses_and_doubles_nothing(own_node):

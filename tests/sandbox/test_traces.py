@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import Traces
 
-from invigilator.sandbox.base import SandboxError
+from invigilator.profiles.policy import Policy
+from invigilator.sandbox.base import SandboxError, SandboxSpec
 from invigilator.sandbox.process import ProcessBackend
 
 if TYPE_CHECKING:
@@ -123,6 +125,23 @@ def test_the_zygotes_death_takes_every_sandbox_along(agent: Agent) -> None:
     assert agent.process.poll() is None
 
 
+def test_a_killed_zygote_is_replaced(tmp_path: Path, backend: ProcessBackend) -> None:
+    (tmp_path / "roots").symlink_to(backend._home / "roots")
+    mine = ProcessBackend(tmp_path, stock=1)
+    try:
+        before = mine.launcher.pid
+        os.kill(before, signal.SIGKILL)
+        assert _gone(before)
+        box = mine.prepare(SandboxSpec(uuid.uuid4(), Policy(name="t")))
+        try:
+            box.start()
+            assert box.alive and mine.launcher.pid != before
+        finally:
+            box.remove()
+    finally:
+        mine.close()
+
+
 def test_what_both_left_is_swept_by_the_next_agent(agent: Agent, backend: ProcessBackend) -> None:
     os.kill(agent.launcher, signal.SIGKILL)
     agent.end(signal.SIGKILL)
@@ -137,6 +156,7 @@ def test_inits_death_ends_the_commands_and_is_said(make_box: MakeBox) -> None:
     command, out, err = box.spawn("sleep", "100")
     os.kill(box.sandbox.init_pid, signal.SIGKILL)
     assert command.wait(10).signal == signal.SIGKILL
+    assert not box.sandbox.alive
     with pytest.raises(SandboxError):
         box.run("true")
     os.close(out), os.close(err)

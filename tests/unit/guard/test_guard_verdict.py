@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +113,40 @@ def test_a_full_spool_is_told_to_every_waiting_verdict(tmp_path):
     for thread in threads:
         thread.join(timeout=20)
     assert len(failures) == 8
+    spool.close()
+
+
+def mark(folder: Path) -> Path:
+    record = {
+        "sandbox_id": str(uuid.uuid4()),
+        "started_at": "2026-01-01T00:00:00+00:00",
+        "order": ORDER.model_dump(mode="json"),
+    }
+    file = folder / f"{record['sandbox_id']}.json"
+    file.write_text(json.dumps(record))
+    return file
+
+
+def test_a_full_spool_keeps_a_dead_agents_rollouts_for_the_next(tmp_path):
+    left = mark(tmp_path)
+    full = Spool(tmp_path / "spool", max_bytes=1000)
+    assert Keeper(full, tmp_path).recover() == 0
+    assert left.exists()
+    full.close()
+    roomy = Spool(tmp_path / "spool")
+    assert Keeper(roomy, tmp_path).recover() == 1
+    assert not left.exists()
+    assert "rollouts" in {segment.table for segment in roomy.pending()}
+    roomy.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"null", b"{}", b"\xff", b'{"order": 1}', b"[" * 100_000])
+def test_a_damaged_mark_keeps_no_agent_from_starting(tmp_path, content):
+    (tmp_path / "damaged.json").write_bytes(content)
+    left = mark(tmp_path)
+    spool = Spool(tmp_path / "spool")
+    assert Keeper(spool, tmp_path).recover() == 1
+    assert not left.exists()
     spool.close()
 
 
