@@ -5,6 +5,9 @@ They go through the sensor, so that they take their place in `seq` among the ker
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +22,11 @@ from invigilator.profiles.protected import PathClasses
 from invigilator.sandbox.base import Change, LimitHit, Sandbox, SandboxError
 
 DIFFS_MAX = 100_000
-"""Differences told of one phase; a sandbox that makes more has been seen doing so."""
+"""Differences of each sort told of one phase: new files, however many, do not crowd out changed ones."""
+NOT_HASHED = frozenset({"system_binary"})
+"""Classes of many and large files, whose changes the events tell; their size, mode and inode are compared."""
+HASHED_MAX_BYTES = 16 << 20
+"""Of one file, how much is hashed."""
 SUBMISSION_MAX_BYTES = 512 << 20
 """Of one submission, how much is searched for canaries."""
 
@@ -56,7 +63,7 @@ class Recorder:
     slot: int
     policy: Policy
     phase: Phase = Phase.UNKNOWN
-    _told: dict[bytes, Change] = field(default_factory=dict)
+    _told: dict[bytes, tuple[Change, bytes]] = field(default_factory=dict)
     _limits: set[str] = field(default_factory=set)
 
     def phase_edge(self, *, begins: bool) -> None:
@@ -114,28 +121,43 @@ class Recorder:
             )
 
     def differences(self, sandbox: Sandbox) -> None:
-        """Changes of protected paths that no earlier phase's comparison has told of."""
+        """Changes of protected paths since the phase began: what the comparison with the sandbox's beginning
+        shows, against what earlier phases' comparisons have told of."""
         classes = PathClasses(self.policy)
         under = sorted({p for c in self.policy.filesystem.protected.values() for p in c.paths})
-        told = 0
+        room = dict.fromkeys(_CHANGES, DIFFS_MAX)
+        there: set[bytes] = set()
         for change in sandbox.changes(under):
-            if self._told.get(change.path) == change or classes.classify(change.path) is None:
+            name = classes.classify(change.path)
+            if name is None:
                 continue
-            self._told[change.path] = change
-            self._emit(
-                Kind.DIFF,
-                path=change.path,
-                a0=int(_CHANGES[change.change]),
-                a1=change.size,
-                size=change.size,
-                mode=change.mode,
-                ino=change.ino,
-                cls=EventClass.FILE,
-                tier=Tier.DIFF,
-            )
-            told += 1
-            if told >= DIFFS_MAX:
-                return
+            there.add(change.path)
+            digest = b"" if name in NOT_HASHED else _digest(sandbox, change)
+            before = self._told.get(change.path)
+            self._told[change.path] = (change, digest)
+            now = _since(before, change, digest)
+            if now and room[now.change] > 0:
+                room[now.change] -= 1
+                self._difference(now, digest)
+        for path in [p for p, (was, _) in self._told.items() if was.change == "added" and p not in there]:
+            was, _ = self._told.pop(path)
+            if room["removed"] > 0:
+                room["removed"] -= 1
+                self._difference(Change(path, "removed", 0, was.mode, was.ino), b"")
+
+    def _difference(self, change: Change, digest: bytes) -> None:
+        self._emit(
+            Kind.DIFF,
+            path=change.path,
+            text=digest,
+            a0=int(_CHANGES[change.change]),
+            a1=change.size,
+            size=change.size,
+            mode=change.mode,
+            ino=change.ino,
+            cls=EventClass.FILE,
+            tier=Tier.DIFF,
+        )
 
     def canaries_in_submission(self, sandbox: Sandbox, canaries: Sequence[Canary]) -> None:
         """Submitted files that hold what a canary says."""
@@ -188,10 +210,31 @@ class Recorder:
         self.sensor.emit(self.slot, kind, path=path, path2=path2, text=text, **numbers)
 
 
-def _content(sandbox: Sandbox, path: bytes) -> bytes:
-    """A submitted file's beginning; b"" for what is no regular file or is gone."""
+def _since(before: tuple[Change, bytes] | None, change: Change, digest: bytes) -> Change | None:
+    """What a change comes to since `before`, what an earlier phase's comparison told of it; None: nothing."""
+    if before is None:
+        return change
+    was, content = before
+    if (was, content) == (change, digest):
+        return None
+    if was.change != "added" or change.change != "added":
+        return change
+    if digest and (content, was.size) == (digest, change.size):
+        return dataclasses.replace(change, change="metadata") if was.mode != change.mode else None
+    return dataclasses.replace(change, change="modified")
+
+
+def _digest(sandbox: Sandbox, change: Change) -> bytes:
+    """Hex SHA-256 of a changed file's beginning; b"" for what is no regular file or is gone."""
+    if change.change == "removed" or not stat.S_ISREG(change.mode):
+        return b""
+    return hashlib.sha256(_content(sandbox, change.path, HASHED_MAX_BYTES)).hexdigest().encode()
+
+
+def _content(sandbox: Sandbox, path: bytes, most: int = canary.READ_MAX_BYTES) -> bytes:
+    """A file's beginning; b"" for what is no regular file or is gone."""
     try:
-        return sandbox.read_file(path.decode("utf-8", "surrogateescape"), canary.READ_MAX_BYTES)
+        return sandbox.read_file(path.decode("utf-8", "surrogateescape"), most)
     except (SandboxError, OSError):
         return b""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import struct
 from dataclasses import dataclass
 from typing import IO, Any, cast
@@ -26,6 +27,10 @@ EXTENT_IOCTLS = {
     "EXT4_IOC_MOVE_EXT": 0xC028660F,
 }
 """Calls that give a file another file's data blocks (linux/fs.h, fs/xfs/libxfs/xfs_fs.h, fs/ext4/ext4.h)."""
+FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+"""Families of sockets that stay."""
+FAMILIES_END = 64
+"""Past every family (AF_MAX of linux/socket.h is 46)."""
 IO_URING = ("io_uring_setup", "io_uring_enter", "io_uring_register")
 FOREIGN = {"x86_64": ("X86", "X32"), "aarch64": ("ARM",)}
 """By machine (uname -m): the other ABIs that its kernel may serve, as libseccomp names them."""
@@ -73,6 +78,7 @@ def build(policy: Policy, phase: PhaseName, *, userns_sysctl: bool = True) -> Fi
     _refuse_io_uring(writer, calls)
     _refuse_namespaces(writer, calls, userns_sysctl)
     _refuse_ioctls(writer, calls)
+    _refuse_families(writer)
     return Filter(writer.program(), tuple(writer.refusals), tuple(writer.unexpressed))
 
 
@@ -127,6 +133,15 @@ def _refuse_ioctls(writer: _Writer, calls: Syscalls) -> None:
         writer.unexpressed.append(
             "extent_exchange: copy_file_range may share extents too; it stays, as cp and git need it"
         )
+
+
+def _refuse_families(writer: _Writer) -> None:
+    """Sockets that no network namespace confines (vsock reaches the hypervisor's host and other sandboxes),
+    or that no rule of the network and no sensor sees."""
+    for family in range(FAMILIES_END):
+        if family not in FAMILIES:
+            # As a kernel without it would.
+            writer.refuse("socket", errno.EAFNOSUPPORT, ("network",), (0, INT_MASK, family))
 
 
 _UNKNOWN = -1

@@ -18,6 +18,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -98,6 +99,13 @@ static int attempt(const char *call)
 	if (IS("getpid")) return of(syscall(SYS_getpid));
 	if (IS("ptrace_traceme")) return of(ptrace(PTRACE_TRACEME, 0, NULL, NULL));
 	if (IS("ioctl_winsize")) return of(pipe(pair)) || ioctl(pair[0], TIOCGWINSZ, space) == 0 || errno != ENOTTY;
+	if (IS("socket_vsock")) return of(syscall(SYS_socket, AF_VSOCK, SOCK_STREAM, 0));
+	if (IS("socket_vsock_high_bits")) return of(syscall(SYS_socket, AF_VSOCK | 1UL << 40, SOCK_STREAM, 0));
+	if (IS("socket_packet")) return of(syscall(SYS_socket, AF_PACKET, SOCK_DGRAM, 0));
+	if (IS("socket_alg")) return of(syscall(SYS_socket, AF_ALG, SOCK_SEQPACKET, 0));
+	if (IS("socket_unix")) return of(syscall(SYS_socket, AF_UNIX, SOCK_STREAM, 0));
+	if (IS("socket_inet6")) return of(syscall(SYS_socket, AF_INET6, SOCK_STREAM, 0));
+	if (IS("socket_netlink")) return of(syscall(SYS_socket, AF_NETLINK, SOCK_RAW, 0));
 	if (IS("tiocsti")) return ioctl_null(TIOCSTI);
 	if (IS("tiocsti_high_bits")) return ioctl_null(TIOCSTI | 0xdead00000000UL);
 	if (IS("ficlone")) return ioctl_null(0x40049409);

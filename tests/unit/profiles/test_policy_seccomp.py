@@ -58,11 +58,26 @@ DENIED = {
     "clone_user": EPERM,
     "tiocsti": EPERM,
     "tiocsti_high_bits": EPERM,
+    "socket_vsock": errno.EAFNOSUPPORT,
+    "socket_vsock_high_bits": errno.EAFNOSUPPORT,
+    "socket_packet": errno.EAFNOSUPPORT,
+    "socket_alg": errno.EAFNOSUPPORT,
     "int80_getpid": ENOSYS,
     "int80_open": ENOSYS,
     "x32_getpid": ENOSYS,
 }
-ALLOWED = ["getpid", "fork", "thread", "unshare_files", "ioctl_winsize", "ptrace_traceme", "clone3_fork"]
+ALLOWED = [
+    "socket_unix",
+    "socket_inet6",
+    "socket_netlink",
+    "getpid",
+    "fork",
+    "thread",
+    "unshare_files",
+    "ioctl_winsize",
+    "ptrace_traceme",
+    "clone3_fork",
+]
 
 
 @pytest.mark.parametrize(("call", "code"), DENIED.items())
