@@ -42,10 +42,10 @@ test: setup lint
 
 test-slow: setup
 	$(VENV)/bin/pytest -m slow $(PYTEST_ARGS)
-	INVIGILATOR_HOME=$(STATE)/eval $(GUARD) eval --honest
+	XDG_CACHE_HOME=$(STATE)/cache INVIGILATOR_HOME=$(STATE)/eval $(GUARD) eval --honest
 
 bench: setup
-	INVIGILATOR_HOME=$(STATE)/bench $(GUARD) bench
+	XDG_CACHE_HOME=$(STATE)/cache INVIGILATOR_HOME=$(STATE)/bench $(GUARD) bench
 
 clean:
 	rm -rf $(VENV) $(STATE) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -10,7 +10,7 @@ venv=${1:-.venv}
 node="python3 python3-venv python3-seccomp python3-apparmor python3-libapparmor
       clang llvm libbpf-dev gcc libc6-dev make e2fsprogs nftables iproute2 git util-linux"
 # What the tests use besides: real peers, real file systems, a real ClickHouse listener.
-tests="xfsprogs strace npm procps curl ca-certificates dpkg-dev"
+tests="xfsprogs strace npm procps curl ca-certificates dpkg-dev zip unzip xz-utils sqlite3 lsof bpftrace"
 
 missing() { for p in "$@"; do dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed || echo "$p"; done; }
 
