@@ -26,7 +26,7 @@ DIFFS_MAX = 100_000
 NOT_HASHED = frozenset({"system_binary"})
 """Classes of many and large files, whose changes the events tell; their size, mode and inode are compared."""
 HASHED_MAX_BYTES = 16 << 20
-"""Of one file, how much is hashed."""
+"""Larger files are compared by size, mode and inode alone."""
 SUBMISSION_MAX_BYTES = 512 << 20
 """Of one submission, how much is searched for canaries."""
 
@@ -190,9 +190,11 @@ class Recorder:
                 )
 
     def sensor_losses(self, loss: Loss) -> None:
-        """The sandbox made events faster than they could be kept."""
-        if loss.lost:
-            self._emit(Kind.LIMIT, text=b"sensor", a0=loss.lost, a1=loss.produced, cls=EventClass.SENSOR)
+        """The sandbox made events faster than they could be kept: what was lost by its own rate, not by
+        another's flood."""
+        own = sum(number for (_, reason), number in loss.lost_by.items() if reason == "own_rate")
+        if own:
+            self._emit(Kind.LIMIT, text=b"sensor", a0=own, a1=loss.produced, cls=EventClass.SENSOR)
 
     def _emit(
         self,
