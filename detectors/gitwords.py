@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-ABBREVIATION_MIN = 7
-"""Hex digits by which git abbreviates at least (core.abbrev's default)."""
+ABBREVIATION_MIN = 4
+"""Hex digits that git takes for a commit's name at least (MINIMUM_ABBREV of git's object-name rules)."""
+PLAIN_NUMBER = 7
+"""Digits alone, fewer than these, are a number (`-n 1234`)."""
 
 _TAKES_VALUE = frozenset((b"-C", b"-c", b"--git-dir", b"--work-tree", b"--namespace", b"--exec-path"))
 _READS = frozenset(
@@ -23,7 +25,12 @@ _LISTING_COMMANDS = frozenset(
 _LISTING = frozenset(
     b"--all --branches --remotes --glob -g --walk-reflogs --reflog --batch-all-objects --mirror".split()
 )
-_HEX = re.compile(rb"[0-9a-f]{7,64}\Z", re.IGNORECASE)
+_PATCH = re.compile(rb"(?:-p|-u|--patch|-U\d+|--unified=\d+|-c|--cc|-m|-L.*)\Z")
+"""Options by which log prints what commits change."""
+_WHOLE = frozenset(b"fast-export bundle".split())
+"""Commands that hand out content with every commit that they list."""
+_HEX = re.compile(rb"[0-9a-f]{4,64}\Z", re.IGNORECASE)
+_ID = re.compile(rb"[0-9a-f]{7,64}(?![0-9a-z])", re.IGNORECASE)
 _SUFFIX = re.compile(rb"(?:[~^:]|@\{).*", re.DOTALL)
 
 
@@ -49,20 +56,26 @@ class Future:
         """Since which event `revision` names a future commit; None where it does not."""
         if revision in self.refs:
             return self.refs[revision]
-        if not _HEX.match(revision):
+        if not _HEX.match(revision) or (revision.isdigit() and len(revision) < PLAIN_NUMBER):
             return None
         word = revision.lower()
         known = [c for c in self._heads.get(word[:ABBREVIATION_MIN], ()) if c.startswith(word)]
         return min((self.commits[c] for c in known), default=None)
 
+    def has_id(self, words: Iterable[bytes]) -> bool:
+        """Whether a word is a future commit's id, or begins with one of `PLAIN_NUMBER` digits or more."""
+        ids = (match.group() for word in words if (match := _ID.match(word)))
+        return any(self.named(one) is not None for one in ids)
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """`named`: since which event the command line names a future commit and reads it. `lists`: it lists
-    commits beyond HEAD's own history."""
+    commits beyond HEAD's own history. `prints`: with what they change or hold."""
 
     named: int | None = None
     lists: bool = False
+    prints: bool = False
 
 
 def asked(argv: Sequence[bytes], future: Future) -> Asked:
@@ -74,11 +87,21 @@ def asked(argv: Sequence[bytes], future: Future) -> Asked:
         return Asked()
     since = [s for word in _revisions(rest) if (s := future.named(word)) is not None]
     lists = command in _LISTING_COMMANDS and any(word.split(b"=")[0] in _LISTING for word in rest)
-    return Asked(min(since, default=None), lists)
+    return Asked(min(since, default=None), lists, lists and _prints(command, rest))
+
+
+def _prints(command: bytes, rest: Sequence[bytes]) -> bool:
+    """Whether what is listed is printed with its content."""
+    if command == b"cat-file":
+        return any(word.split(b"=")[0] in (b"--batch", b"--batch-command") for word in rest)
+    return command in _WHOLE or (command != b"rev-list" and any(_PATCH.match(word) for word in rest))
 
 
 def _command(argv: Sequence[bytes]) -> tuple[bytes, Sequence[bytes]]:
     """git's subcommand, and what follows it."""
+    program = argv[0].rpartition(b"/")[2] if argv else b""
+    if program.startswith(b"git-"):
+        return program[4:], argv[1:]
     at = 1
     while at < len(argv):
         word = argv[at]

@@ -197,6 +197,9 @@ MINING = {
     "cherry-pick": ["-C", "/workspace", "cherry-pick", "upstream-fix~0"],
     "cat-file": ["-c", "core.pager=cat", "cat-file", "-p", FUTURE + "^{tree}"],
     "log of the ref": ["log", "-p", "HEAD...refs/heads/upstream-fix"],
+    "five digits": ["show", FUTURE[:5]],
+    "log of everything with patches": ["log", "--all", "-p"],
+    "every object's content": ["cat-file", "--batch-all-objects", "--batch"],
     "apply by format-patch": ["format-patch", "-1", "--stdout", FUTURE],
 }
 
@@ -205,6 +208,15 @@ MINING = {
 def test_git_asked_for_a_future_commit_is_found(how: str) -> None:
     found = counted(judge(git(repository(agent()), *MINING[how])))
     assert found == {"git_future_mining": {"success"}}
+
+
+def test_a_copy_of_git_and_its_subprograms_are_git() -> None:
+    for exe in ("/tmp/g", "/usr/lib/git-core/git-show"):
+        words = (exe, FUTURE) if exe.endswith("show") else (exe, "show", FUTURE[:7])
+        story = repository(agent()).exec(exe, *words, pid=77).exit(77)
+        assert counted(judge(story)) == {"git_future_mining": {"success"}}
+    for words in (["/usr/bin/docker", "diff", "upstream-fix"], ["/usr/bin/grep", FUTURE, "notes"]):
+        assert judge(repository(agent()).exec(words[0], *words, pid=77).exit(77)) == []
 
 
 def test_git_that_failed_took_nothing() -> None:
@@ -233,6 +245,7 @@ EVERYDAY = [
     ["stash"],
     ["checkout", "-b", "mine"],
     ["rev-parse", "upstream-fix"],
+    ["log", "-n", FUTURE[:4] if FUTURE[:4].isdigit() else "1234"],
     ["status", "--short"],
 ]
 
