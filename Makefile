@@ -45,6 +45,7 @@ test-slow: setup
 	XDG_CACHE_HOME=$(STATE)/cache INVIGILATOR_HOME=$(STATE)/eval $(GUARD) eval --honest
 
 bench: setup
+	./setup.sh $(VENV) peers
 	XDG_CACHE_HOME=$(STATE)/cache INVIGILATOR_HOME=$(STATE)/bench $(GUARD) bench
 
 clean:
