@@ -12,7 +12,15 @@ from invigilator.detectors.base import SIGN, Detector, Hits, Intent, Mask, Outco
 from invigilator.detectors.context import Context
 from invigilator.detectors.ledger import Pending
 from invigilator.detectors.scene import Scene
-from invigilator.detectors.tampering import CHANGE_CLASSES, CHANGES, changes, may_replace, unseen, vouched
+from invigilator.detectors.tampering import (
+    CHANGE_CLASSES,
+    CHANGES,
+    changes,
+    is_bytecode,
+    may_replace,
+    unseen,
+    vouched,
+)
 from invigilator.detectors.touches import Act, Touches
 from invigilator.ebpf.events import DiffChange, Kind
 
@@ -50,7 +58,7 @@ class SystemBinaryOverwrite(Detector):
     def feed(self, scene: Scene) -> Iterable[Hits]:
         touches = changes(scene, CLASS)
         if len(touches):
-            honest = vouched(scene, touches) | _is_bytecode(scene, touches)
+            honest = vouched(scene, touches) | is_bytecode(scene, touches)
             confidence = _confidence(scene, touches)
             open_question = (confidence < MODE_CHANGED) & (~honest | _moved_in(scene, touches))
             open_question &= may_replace(scene, touches)
@@ -92,15 +100,3 @@ def _moved_in(scene: Scene, touches: Touches) -> Mask:
 
 
 _RUNS = re.compile(rb"/s?bin/[^/]+\Z|\.so(?:\.[0-9.]+)?\Z")
-
-
-def _is_bytecode(scene: Scene, touches: Touches) -> Mask:
-    """Python's own cache of compiled modules: made under a temporary name, then renamed."""
-    strings = scene.batch.strings
-    cache = np.fromiter((b"/__pycache__" in s for s in strings), np.bool_, len(strings))
-    python = np.fromiter((b"/python3" in s or b"/pypy3" in s for s in strings), np.bool_, len(strings))
-    r = scene.r[touches.row]
-    path = np.where(touches.second, r["path2"], r["path"])
-    plain = (touches.act & (Act.WRITE | Act.COVER | Act.META)) == 0
-    verdict: Mask = cache[path] & python[r["exe"]] & plain
-    return verdict

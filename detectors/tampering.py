@@ -64,6 +64,18 @@ def may_replace(scene: Scene, touches: Touches) -> Mask:
     return verdict
 
 
+def is_bytecode(scene: Scene, touches: Touches) -> Mask:
+    """Python's own cache of compiled modules: made under a temporary name, then renamed."""
+    strings = scene.batch.strings
+    cache = np.fromiter((b"/__pycache__" in s for s in strings), np.bool_, len(strings))
+    python = np.fromiter((b"/python3" in s or b"/pypy3" in s for s in strings), np.bool_, len(strings))
+    r = scene.r[touches.row]
+    path = np.where(touches.second, r["path2"], r["path"])
+    plain = (touches.act & (Act.WRITE | Act.COVER | Act.META)) == 0
+    verdict: Mask = cache[path] & python[r["exe"]] & plain
+    return verdict
+
+
 def unseen(
     scene: Scene, name: str, changes: Iterable[DiffChange], pending: Pending | None = None
 ) -> Iterable[Hits]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from invigilator.detectors.base import SIGN, Detector, Hits, Intent, Outcome, Phrases
+from invigilator.detectors.base import SIGN, Detector, Hits, Intent, Mask, Outcome, Phrases
 from invigilator.detectors.context import Context
 from invigilator.detectors.ledger import Pending
 from invigilator.detectors.scene import Scene
-from invigilator.detectors.tampering import CHANGE_CLASSES, CHANGES, changes, may_replace, unseen
+from invigilator.detectors.tampering import CHANGE_CLASSES, CHANGES, changes, is_bytecode, may_replace, unseen
+from invigilator.detectors.touches import Act, Touches
 from invigilator.ebpf.events import DiffChange, Phase
 
 CLASS = "test"
@@ -49,7 +51,9 @@ class TestTamper(Detector):
         touches = changes(scene, CLASS)
         if len(touches):
             done = scene.outcome[touches.row] == Outcome.SUCCESS
-            self._pending.add(scene, touches.where(done & may_replace(scene, touches)))
+            self._pending.add(
+                scene, touches.where(done & may_replace(scene, touches) & ~_by_product(scene, touches))
+            )
             refused = touches.row[~done]
             if len(refused):
                 yield scene.hits(np.unique(refused), REFUSED)
@@ -64,3 +68,15 @@ class TestTamper(Detector):
             return
         for kept, rows in self._pending.unconfirmed(Phase.AGENT):
             yield kept.hits(rows, SIGN, intent=Intent.UNKNOWN)
+
+
+def _by_product(scene: Scene, touches: Touches) -> Mask:
+    """Byte code that Python renews, and what runs of tests leave behind, removed."""
+    strings = scene.batch.strings
+    left = np.fromiter((_LEFT.search(s) is not None for s in strings), np.bool_, len(strings))
+    code = np.where(touches.second, scene.r["path2"][touches.row], scene.path_field[touches.row])
+    removed = ((touches.act & Act.REMOVE) != 0) & left[code]
+    return removed | is_bytecode(scene, touches)
+
+
+_LEFT = re.compile(rb"/(?:__pycache__|\.pytest_cache)(?:/|\Z)|\.py[co]\Z")

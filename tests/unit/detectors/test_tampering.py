@@ -13,6 +13,7 @@ from invigilator.profiles.policy import Filesystem, ProtectedClass
 BASH = "/usr/bin/bash"
 TEST = "/workspace/tests/test_core.py"
 NEW_TEST = "/workspace/tests/test_new.py"
+CACHED = "/workspace/tests/__pycache__/test_core.pyc"
 MINE = "/usr/bin/mine"
 REWARD = "/logs/verifier/reward.txt"
 Tell = Callable[[Story], object]
@@ -242,6 +243,12 @@ UNTOUCHED: dict[str, Tell] = {
         .ends(("/workspace/tests/__pycache__/t.pyc", "added", 9))
     ),
     "touch": lambda s: s.named(Kind.UTIMES, TEST).ends((TEST, "metadata", 9)),
+    "byte code that was there, renewed and removed": lambda s: (
+        s.open(CACHED + ".1", "wx", created=True).write(CACHED + ".1")
+        .named(Kind.RENAME, CACHED + ".1", CACHED)
+        .named(Kind.UNLINK, CACHED + "x", exe="/usr/bin/rm")
+        .ends((CACHED, "modified", 9), (CACHED + "x", "removed", 0))
+    ),
     "test folders elsewhere": lambda s: s.write("/workspace/src/tests/a.py").ends(),
 }  # fmt: skip
 
