@@ -20,7 +20,7 @@ from invigilator.guard.services import Services
 from invigilator.incidents.stamp import Origin, wall_offset_ns
 from invigilator.profiles import network
 from invigilator.profiles.policy import PhaseName, Policy
-from invigilator.sandbox.base import Backend, CanaryFile, Sandbox, SandboxSpec
+from invigilator.sandbox.base import Backend, CanaryFile, Mount, Sandbox, SandboxSpec
 
 PHASES: Mapping[PhaseName, Phase] = {"setup": Phase.SETUP, "agent": Phase.AGENT, "verify": Phase.VERIFY}
 
@@ -78,8 +78,12 @@ def arm(
     """Of a started sandbox: require what the policy does, put network rules in force, begin the record."""
     sensor, policy = services.sensor, order.policy
     _require_tiers(policy, sandbox.enforcement())
-    mounts = [(mount.dev, mount.fs_root, mount.mount_point) for mount in sandbox.mounts()]
-    sensor.set_mounts(watch.slot, mounts)
+
+    def tell_mounts(mounts: Sequence[Mount]) -> None:
+        sensor.set_mounts(watch.slot, [(one.dev, one.fs_root, one.mount_point) for one in mounts])
+
+    tell_mounts(sandbox.mounts())
+    sandbox.on_mounts = tell_mounts
     for name, phase in PHASES.items():
         rules = network.compile(policy, name)
         sensor.set_network(watch.slot, phase, rules.default_allow, [NetRule(*rule) for rule in rules.rules])

@@ -128,6 +128,8 @@ class Sandbox(abc.ABC):
     """One sandbox, from `Backend.prepare` to `remove`."""
 
     spec: SandboxSpec
+    on_mounts: Callable[[Sequence[Mount]], None] | None = None
+    """Called with `mounts()` when masks have changed it: before the command that is to meet them starts."""
 
     @abc.abstractmethod
     def cgroups(self) -> Mapping[PhaseName, int]:
@@ -139,7 +141,7 @@ class Sandbox(abc.ABC):
 
     @abc.abstractmethod
     def mounts(self) -> Sequence[Mount]:
-        """The mount table after `start`, longest mount point first."""
+        """The mounts after `start`, with those that only the agent sees; longest mount point first."""
 
     @abc.abstractmethod
     def enforcement(self) -> Mapping[str, str]:

@@ -97,6 +97,7 @@ class ProcessSandbox(Sandbox):
         self._masking = threading.Lock()
         self._removed = False
         self._masks: masks.Masks | None = None
+        self._told_mounts: Sequence[Mount] = ()
         self.skipped: Sequence[str] = ()
         """What `copy_back` left behind, each with the reason."""
         self._baseline: dict[bytes, changes.State] = {}
@@ -151,13 +152,15 @@ class ProcessSandbox(Sandbox):
 
     def mounts(self) -> Sequence[Mount]:
         """See the contract."""
-        return mount_table(self.init_pid)
+        masked = self._masks.mounts if self._masks else ()
+        both = dict.fromkeys([*mount_table(self.init_pid), *masked])
+        return sorted(both, key=lambda mount: len(mount.mount_point), reverse=True)
 
     def identity(self, path: str) -> tuple[int, int]:
         """See the contract. A file of an overlay has the same inode number for stat(2) as in the kernel."""
         raw = os.fsencode(path)
         ino = os.stat(raw.lstrip(b"/"), dir_fd=self._root, follow_symlinks=False).st_ino
-        holding = [m for m in self.mounts() if raw.startswith(m.mount_point.rstrip(b"/") + b"/")]
+        holding = [m for m in mount_table(self.init_pid) if raw.startswith(m.mount_point.rstrip(b"/") + b"/")]
         return (holding[0].dev if holding else 0, ino)
 
     def enforcement(self) -> Mapping[str, str]:
@@ -233,6 +236,7 @@ class ProcessSandbox(Sandbox):
         if self._masks and Slot.MASKED in self._handles.fds:
             with self._masking:
                 self._masks.renew(self._shared, self._handles)
+                self._tell_mounts()
 
     def read_file(self, path: str, limit_bytes: int = 64 << 20) -> bytes:
         """See the contract."""
@@ -355,8 +359,15 @@ class ProcessSandbox(Sandbox):
         with self._masking, self._watch.step("masks"):
             if phase == "agent":
                 self._masks.apply(self._shared, self._handles)
+                self._tell_mounts()
             elif phase == "verify":
                 self._masks.lift(self._handles)
+
+    def _tell_mounts(self) -> None:
+        assert self._masks is not None
+        if self.on_mounts and self._masks.mounts is not self._told_mounts:
+            self.on_mounts(self.mounts())
+            self._told_mounts = self._masks.mounts
 
     def _end_all(self, phase: PhaseName) -> Callable[[int], None]:
         groups = self._groups

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -20,9 +20,10 @@ from typing import Protocol
 from invigilator.profiles import protected
 from invigilator.profiles.policy import Policy
 from invigilator.sandbox import files
-from invigilator.sandbox.base import CanaryFile, SandboxError
+from invigilator.sandbox.base import CanaryFile, Mount, SandboxError
 from invigilator.sandbox.kernel import MOUNT_ATTR_RDONLY, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
 from invigilator.sandbox.launching import Handles, Launcher
+from invigilator.sandbox.mounts import parse
 from invigilator.sandbox.spec import Op, Slot, Specification
 
 MASKS_MAX = 400
@@ -85,6 +86,8 @@ class Masks:
     _placeholders: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     _made: set[bytes] = field(default_factory=set)
     _applied: bool = False
+    mounts: Sequence[Mount] = ()
+    """The mounts of the agent's namespace, once masks are in force."""
 
     @property
     def made(self) -> Set[bytes]:
@@ -106,7 +109,13 @@ class Masks:
             return
         if len(missing) > MASKS_MAX:
             raise SandboxError(f"more than {MASKS_MAX} denied paths: name folders instead")
-        shared.launcher.run(self._specification(shared.stage, missing), [handles[Slot.MASKED]])
+        spec = self._specification(shared.stage, missing)
+        made = shared.launcher.run(spec, [handles[Slot.MASKED]])
+        try:
+            with open(made[Slot.TABLE], "rb", closefd=False) as table:
+                self.mounts = parse(table.read())
+        finally:
+            made.close()
         self._in_force.update((one.path, one) for one in missing)
 
     def renew(self, shared: Shared, handles: Handles) -> None:
@@ -165,10 +174,11 @@ class Masks:
     def _specification(self, stage: Path, targets: list[_Target]) -> Specification:
         spec = Specification()
         spec.add(Op.STAGE, str(stage))
-        spec.add(Op.FILE, "covered", 0, 0, 0, b"")
         covered = [one for one in targets if one.hidden and not one.folder]
         for number, _ in enumerate(covered):
-            spec.tree(_FIRST_FILE + number, "covered", MOUNT_ATTR_RDONLY)
+            # One each: by the file that was reached, the sensor tells which path it covers.
+            spec.add(Op.FILE, f"covered-{number}", 0, 0, 0, b"")
+            spec.tree(_FIRST_FILE + number, f"covered-{number}", MOUNT_ATTR_RDONLY)
         spec.add(Op.JOIN, 2)
         for one in targets:
             self._pin_folders(spec, one.path)
@@ -181,6 +191,7 @@ class Masks:
             else:
                 spec.add(Op.TREE, _PIN, one.path, MOUNT_ATTR_RDONLY, -1)
                 spec.add(Op.PLACE, _PIN, one.path)
+        spec.add(Op.TABLE)
         return spec
 
     def _pin_folders(self, spec: Specification, path: bytes) -> None:

@@ -21,8 +21,9 @@ class Slot(enum.IntEnum):
     MOUNT = 4
     MASKED = 5
     NET = 6
-    WORKSPACE_USER = 7
-    TREE = 8
+    TABLE = 7
+    WORKSPACE_USER = 8
+    TREE = 9
 
 
 class Op(enum.IntEnum):
@@ -45,6 +46,7 @@ class Op(enum.IntEnum):
     JOIN = 15
     DETACH = 16
     ADDRESS = 17
+    TABLE = 18
     ARGUMENT = 32
     ENVIRONMENT = 33
     CWD = 34

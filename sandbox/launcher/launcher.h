@@ -31,8 +31,9 @@ enum slot {
 	SLOT_MOUNT = 4,  /* mount namespace without masks: phase verify and the platform */
 	SLOT_MASKED = 5, /* mount namespace of phases setup and agent */
 	SLOT_NET = 6,
-	SLOT_WORKSPACE_USER = 7, /* user namespace that maps the workspace's owner to root; not handed back */
-	SLOT_TREE = 8,   /* from here: detached mounts; not handed back */
+	SLOT_TABLE = 7,  /* the mount table of a namespace that RUN joined (mountinfo) */
+	SLOT_WORKSPACE_USER = 8, /* user namespace that maps the workspace's owner to root; not handed back */
+	SLOT_TREE = 9,   /* from here: detached mounts; not handed back */
 };
 
 struct reply {
@@ -62,6 +63,7 @@ enum op {
 	OP_JOIN = 15,    /* descriptor: enter that mount namespace */
 	OP_DETACH = 16,  /* path: unmount, lazily */
 	OP_ADDRESS = 17, /* descriptor of a network namespace, link, address, gateway */
+	OP_TABLE = 18,   /* after OP_JOIN: keep that namespace's mount table as SLOT_TABLE */
 	/* for EXEC */
 	OP_ARGUMENT = 32, /* one word of the command */
 	OP_ENVIRONMENT = 33,
@@ -101,6 +103,7 @@ struct build {
 	const int *fds; /* of the request */
 	int fd_count;
 	int slots[SLOTS_MAX];
+	int own; /* this process's folder of the host's /proc, once it has joined another namespace */
 	struct reply reply;
 };
 void build_init(struct build *build, const int *fds, int fd_count);

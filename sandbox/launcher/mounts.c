@@ -24,6 +24,7 @@ void build_init(struct build *build, const int *fds, int fd_count)
 	memset(build, 0, sizeof(*build));
 	build->fds = fds;
 	build->fd_count = fd_count;
+	build->own = -1;
 	for (int i = 0; i < SLOTS_MAX; i++)
 		build->slots[i] = -1;
 }
@@ -130,6 +131,13 @@ static int split(struct build *build)
 	return setns(plain, CLONE_NEWNS);
 }
 
+/* The sandbox's /proc does not show this process, so the way to its own folder is kept open. */
+static int join(struct build *build, const struct operation *op)
+{
+	build->own = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	return build->own < 0 ? -1 : setns(given(build, number(op, 0)), CLONE_NEWNS);
+}
+
 static int apply(struct build *build, const struct operation *op)
 {
 	switch (op->code) {
@@ -147,9 +155,10 @@ static int apply(struct build *build, const struct operation *op)
 	case OP_HOSTNAME: return sethostname(op->text[0], op->length[0]);
 	case OP_OPEN: return keep(build, number(op, 0), open(op->text[1], O_PATH | O_CLOEXEC | O_NOFOLLOW));
 	case OP_SPLIT: return split(build);
-	case OP_JOIN: return setns(given(build, number(op, 0)), CLONE_NEWNS);
+	case OP_JOIN: return join(build, op);
 	case OP_DETACH: return umount2(op->text[0], MNT_DETACH | UMOUNT_NOFOLLOW);
 	case OP_ADDRESS: return link_address(given(build, number(op, 0)), op);
+	case OP_TABLE: return keep(build, SLOT_TABLE, openat(build->own, "mountinfo", O_RDONLY | O_CLOEXEC));
 	}
 	errno = ENOSYS;
 	return -1;
@@ -159,6 +168,7 @@ static const int arguments[] = {
 	[OP_STAGE] = 1, [OP_MKDIR] = 4, [OP_MOUNT] = 5, [OP_USERNS] = 5, [OP_TREE] = 4, [OP_PLACE] = 2,
 	[OP_ATTACH] = 2, [OP_SYMLINK] = 2, [OP_NODE] = 6, [OP_FILE] = 5, [OP_PIVOT] = 1, [OP_HOSTNAME] = 1,
 	[OP_OPEN] = 2, [OP_SPLIT] = 0, [OP_JOIN] = 1, [OP_DETACH] = 1, [OP_ADDRESS] = 4,
+	[OP_TABLE] = 0,
 };
 
 static int share_of(uint16_t code)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from invigilator.profiles.policy import CLASS_DEFAULTS, Filesystem, Policy, ProtectedClass
-from invigilator.sandbox.base import CanaryFile, SandboxError
+from invigilator.sandbox.base import CanaryFile, Mount, SandboxError
+from invigilator.sandbox.mounts import parse
 
 if TYPE_CHECKING:
     from conftest import Box, MakeBox
@@ -167,3 +169,22 @@ def test_a_sandbox_that_is_gone_says_so(box: Box) -> None:
     with pytest.raises(SandboxError, match="gone"):
         box.run("true")
     box.sandbox.remove()
+
+
+def test_the_mount_table_tells_the_masks_before_the_first_command_meets_them(box: Box) -> None:
+    told: list[Sequence[Mount]] = []
+    box.sandbox.on_mounts = told.append
+    plain = {(one.dev, one.mount_point) for one in box.sandbox.mounts()}
+    seen = box.sh("cat /proc/self/mountinfo").out
+    assert len(told) == 1, "told once, before the command, and not again where nothing changed"
+    assert {(one.dev, one.mount_point) for one in parse(seen)} <= {
+        (one.dev, one.mount_point) for one in told[0]
+    }
+    assert plain <= {(one.dev, one.mount_point) for one in told[0]}
+    roots = {
+        one.mount_point: (one.dev, one.fs_root) for one in told[0] if one.fs_root.startswith(b"/covered")
+    }
+    assert {b"/opt/platform/answers.json"} <= set(roots)
+    assert len(set(roots.values())) == len(roots), "no two covered files are one object"
+    box.sh("true")
+    assert len(told) == 1
