@@ -149,6 +149,10 @@ class Detector(abc.ABC):
         """What all events so far amount to, where later ones may still change it. Changes nothing."""
         return ()
 
+    def walked(self, process: tuple[int, int], parent: tuple[int, int]) -> bool:
+        """Whether a process came upon things by walking, so that its soft hits are signs only."""
+        return self.context.walks.is_walker(process, parent)
+
     def example(self, evidence: Mapping[str, Any]) -> str | None:
         """What an evidence row is about, for the summary: a path or an address."""
         found = evidence.get("to") if evidence.get("kind") == "rename" else None

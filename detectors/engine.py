@@ -109,7 +109,7 @@ class Engine:
                 groups = groups.copy()
                 for hits in standing:
                     groups.add(hits)
-            for key, tally in groups.settled(self._context.walks.is_walker).items():
+            for key, tally in groups.settled(detector.walked).items():
                 found.append(self._incident(detector, key, tally))
         return sorted(found, key=lambda incident: (incident.first_at, incident.id))
 

@@ -76,7 +76,8 @@ def _by_product(scene: Scene, touches: Touches) -> Mask:
     left = np.fromiter((_LEFT.search(s) is not None for s in strings), np.bool_, len(strings))
     code = np.where(touches.second, scene.r["path2"][touches.row], scene.path_field[touches.row])
     removed = ((touches.act & Act.REMOVE) != 0) & left[code]
-    return removed | is_bytecode(scene, touches)
+    verdict: Mask = removed | is_bytecode(scene, touches)
+    return verdict
 
 
 _LEFT = re.compile(rb"/(?:__pycache__|\.pytest_cache)(?:/|\Z)|\.py[co]\Z")
