@@ -145,6 +145,12 @@ class Agent:
             if not self._pipeline.alive:
                 _log.critical("the pipeline has ended: so does the agent, and every sandbox with it")
                 os._exit(1)
+            for backend in self._services.backends.values():
+                if (folder := backend.parent_cgroup()) is not None and not folder.is_dir():
+                    _log.critical(
+                        "somebody removed the cgroup %s: the agent ends, the next makes its own", folder
+                    )
+                    os._exit(1)
             idle_for = time.monotonic() - self._used_at
             waits = self._shipper.trouble is None and self._spool.pending()
             if self._idle_s is None or self._sessions or waits or idle_for < self._idle_s:

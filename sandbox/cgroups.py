@@ -2,13 +2,15 @@
 
 Below the agent's own cgroup (the root's, where v2 has the controllers, since a folder with processes cannot
 pass controllers on): `invigilator/AGENT/BACKEND/SANDBOX`, and in it in v2 `init`, and
-`box/{setup,agent,verify}`, the leaves. AGENT is the agent's process id and start, so that another agent can
-tell whether it is dead.
+`box/{setup,agent,verify}`, the leaves. AGENT is the agent's process id and start, and the agent holds a lock
+on the folder, so that another can tell whether it is dead: by both, since neither process ids nor clocks mean
+the same in every namespace.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import select
@@ -75,10 +77,12 @@ class SandboxCgroups:
         return {phase: leaf.stat().st_ino for phase, leaf in self.leaves.items()}
 
     def processes(self, phase: PhaseName) -> list[int]:
-        """Process ids in a phase's leaf, in this process's pid namespace."""
-        with contextlib.suppress(OSError):
+        """Process ids in a phase's leaf, in this process's pid namespace. `SandboxError` where the leaf does
+        not tell: that would not mean that there are none."""
+        try:
             return [int(word) for word in (self.leaves[phase] / "cgroup.procs").read_text().split()]
-        return []
+        except OSError as error:
+            raise SandboxError(f"the cgroup {self.leaves[phase]} cannot be read: {error.strerror}") from error
 
     def kill(self, phase: PhaseName) -> None:
         """Kill all of a leaf and wait until it is empty; the leaf can be used again.
@@ -143,12 +147,12 @@ class Cgroups:
     def __init__(self, hierarchies: Hierarchies | None = None) -> None:
         self.hierarchies = found = hierarchies or Hierarchies.find()
         self.name = f"{os.getpid()}-{_start_of(os.getpid())}/{next(_numbers)}"
+        self._locks: list[int] = []
         parent = found.v2_root if found.limits_in_v2 else found.v2
         self._v2 = parent / FAMILY / self.name
         self._v1 = {name: folder / FAMILY / self.name for name, folder in found.v1.items()}
-        _make(self._v2)
-        for folder in self._v1.values():
-            _make(folder)
+        for folder in self.folders:
+            self._locks.append(_make(folder))
         if found.limits_in_v2:
             for folder in (parent, parent / FAMILY, self._v2.parent, self._v2):
                 _pass_on(folder, found.v2_controllers)
@@ -161,7 +165,12 @@ class Cgroups:
     def make(self, name: str, limits: LimitValues) -> SandboxCgroups:
         """The cgroups of a sandbox, with its limits in force, and no process in them."""
         v2 = self._v2 / name
-        v2.mkdir()
+        try:
+            v2.mkdir()
+        except FileNotFoundError as error:
+            raise SandboxError(
+                f"somebody removed the agent's cgroup {self._v2}: start the agent anew"
+            ) from error
         limited = v2
         if self.hierarchies.limits_in_v2:
             _pass_on(v2, self.hierarchies.v2_controllers)
@@ -192,6 +201,8 @@ class Cgroups:
             for one in (folder, folder.parent, folder.parent.parent):
                 with contextlib.suppress(OSError):  # others' are in it
                     one.rmdir()
+        while self._locks:
+            os.close(self._locks.pop())
 
     def _limit_v2(self, folder: Path, limits: LimitValues) -> None:
         wanted = {
@@ -239,20 +250,44 @@ def _start_of(pid: int) -> int:
     """Start time of a process in clock ticks since boot; 0 where there is none (proc(5), /proc/pid/stat)."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return 0
     return int(stat[stat.rindex(")") + 2 :].split()[19])
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path) -> int:
+    """Make a backend's folder; a descriptor that holds the agent's, which is above it, for as long as it is
+    open."""
     for _ in range(100):
         try:
-            for part in (folder.parent.parent, folder.parent, folder):
+            for part in (folder.parent.parent, folder.parent):
                 part.mkdir(exist_ok=True)
-            return
+            lock = _locked(folder.parent, fcntl.LOCK_SH)
+            if lock is None:  # another agent is about to remove it
+                time.sleep(0.01)
+                continue
+            try:
+                folder.mkdir(exist_ok=True)
+                return lock
+            except BaseException:
+                os.close(lock)
+                raise
         except FileNotFoundError:  # another agent, leaving, took away what was empty for a moment
             continue
     raise SandboxError(f"cannot make the cgroup {folder}")
+
+
+def _locked(folder: Path, how: int) -> int | None:
+    """A descriptor that holds a lock on a folder; None where another's lock is in the way."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return fd
 
 
 def _pass_on(folder: Path, controllers: frozenset[str]) -> None:
@@ -322,15 +357,27 @@ def _sweep_family(family: Path, v2: bool) -> int:
     removed = 0
     for agent in _children(family):
         pid, _, start = agent.name.partition("-")
-        if not pid.isdigit() or str(_start_of(int(pid))) == start:
-            continue
-        if v2:
-            removed += sum(len(_children(backend)) for backend in _children(agent))
-            _kill(agent)
-        deadline = time.monotonic() + EMPTY_TIMEOUT_S
-        remaining: Sequence[Path] = [*_folders(agent), agent]
-        while (remaining := [one for one in remaining if not _removed(one)]) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        with contextlib.suppress(OSError):  # what cannot be told of is left alone
+            if not pid.isdigit() or str(_start_of(int(pid))) == start:
+                continue
+            if (lock := _locked(agent, fcntl.LOCK_EX)) is None:
+                continue
+            try:
+                removed += _sweep_agent(agent, v2)
+            finally:
+                os.close(lock)
+    return removed
+
+
+def _sweep_agent(agent: Path, v2: bool) -> int:
+    removed = 0
+    if v2:
+        removed = sum(len(_children(backend)) for backend in _children(agent))
+        _kill(agent)
+    deadline = time.monotonic() + EMPTY_TIMEOUT_S
+    remaining: Sequence[Path] = [*_folders(agent), agent]
+    while (remaining := [one for one in remaining if not _removed(one)]) and time.monotonic() < deadline:
+        time.sleep(0.001)
     return removed
 
 

@@ -62,8 +62,10 @@ static void serve(int control)
 		int got = receive_with_fds(control, &request, sizeof(request), fds, &count);
 		if (got < 0 && errno == EINTR)
 			continue;
-		if (got <= 0)
+		if (got == 0 || (got < 0 && errno == ECONNRESET))
 			return;
+		if (got < 0) /* not the agent's end: it starts another of us, and needs its cgroups */
+			_exit(4);
 		if (got == sizeof(request) && count >= FD_FIRST)
 			handle(&request, fds, count);
 		for (int i = 0; i < count; i++)

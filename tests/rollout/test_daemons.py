@@ -127,6 +127,17 @@ def test_a_killed_agent_takes_its_sandboxes_along_and_the_run_says_so(own_node, 
     assert not list(own_node.home.rollouts.iterdir())
 
 
+def test_an_agent_whose_cgroup_was_removed_ends_and_the_next_works(own_node):
+    assert own_node.run(command=["true"]).code == 0
+    agent = own_node.pid("agent")
+    for folder in Path("/sys/fs/cgroup").glob(f"**/invigilator/{agent}-*/*"):
+        if folder.is_dir():
+            wait_until(lambda folder=folder: not any(one.is_dir() for one in folder.iterdir()), 30)
+            folder.rmdir()
+    wait_until(lambda: not alive(agent), 30)
+    assert own_node.run(command=["true"]).code == 0
+
+
 def test_a_killed_init_is_the_machines_failure_and_no_exit_of_the_agents(node, tmp_path):
     report = tmp_path / "report.json"
     process = begin(node, "exec sleep 7774", "--rollout", "no-init", "--report", str(report))
