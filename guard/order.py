@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from invigilator.profiles.policy import PhaseName, Policy
 
 ActorName = Literal["agent", "platform"]
+TIMEOUT_MAX_S = 1e8
 
 
 def new_rollout_id() -> str:
@@ -60,7 +61,7 @@ class CommandOrder(_Order):
 
     command: str | list[str]
     step_id: str | None = Field(default=None, max_length=1024)
-    timeout_s: float | None = Field(default=None, gt=0)
+    timeout_s: float | None = Field(default=None, gt=0, le=TIMEOUT_MAX_S)
     actor: ActorName | None = None
     cwd: str | None = None
     environment: dict[str, str] = {}

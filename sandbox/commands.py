@@ -25,6 +25,8 @@ _STAGE_CWD, _STAGE_EXEC = 2, 4
 _TIOCGPTPEER = 0x5441
 Reason = Literal["exited", "signalled", "timeout", "oom", "limit"]
 START_TIMEOUT_S = 30.0
+POLL_MAX_S = 86_400.0
+"""poll(2) counts its milliseconds in 31 bits."""
 GRACE_S = 2.0
 END_TIMEOUT_S = 15.0
 
@@ -164,7 +166,7 @@ class Command(Process):
     def _readable(self, timeout_s: float | None) -> bool:
         poller = select.poll()  # select.select ends at descriptor 1023
         poller.register(self._control, select.POLLIN)
-        return bool(poller.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))
+        return bool(poller.poll(None if timeout_s is None else min(max(0.0, timeout_s), POLL_MAX_S) * 1000))
 
     def _listen(self, timeout_s: float | None) -> None:
         if not self._readable(timeout_s):

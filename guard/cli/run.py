@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ from invigilator.guard.cli.output import plain
 from invigilator.guard.errors import GuardError
 
 if TYPE_CHECKING:
+    from invigilator.guard.cli.reportfile import ReportFile
     from invigilator.guard.foreground import Plan
     from invigilator.guard.order import SandboxOrder
     from invigilator.profiles.policy import Policy
@@ -87,6 +87,7 @@ def run(
     from invigilator.guard.cli.failures import explain
     from invigilator.guard.foreground import Plan
     from invigilator.guard.node import require_root
+    from invigilator.guard.order import TIMEOUT_MAX_S
 
     try:
         _open_standard_streams()
@@ -106,6 +107,9 @@ def run(
         )
         target = _report_target(report, order) if report is not None else None
         on_terminal = os.isatty(0) and os.isatty(1) if tty is None else tty
+        if timeout is not None and not 0 < timeout <= TIMEOUT_MAX_S:
+            fix = f"give a number of seconds above 0 and up to {TIMEOUT_MAX_S:g}"
+            raise GuardError(f"{timeout:g} is no time that a command can have", where="--timeout", fix=fix)
         plan = Plan(command, setup, verify, timeout, on_terminal, environment)
         code = _run(order, plan, home, target, as_json=as_json, quiet=quiet)
     except KeyboardInterrupt:
@@ -117,29 +121,34 @@ def run(
 
 
 def _run(
-    order: SandboxOrder, plan: Plan, home: Path | None, target: Path | None, *, as_json: bool, quiet: bool
+    order: SandboxOrder,
+    plan: Plan,
+    home: Path | None,
+    target: ReportFile | None,
+    *,
+    as_json: bool,
+    quiet: bool,
 ) -> int:
     import asyncio
 
     from invigilator.guard import summary
     from invigilator.guard.failed import failed_report
     from invigilator.guard.foreground import Foreground
-    from invigilator.guard.home import Home, write_atomically
+    from invigilator.guard.home import Home
     from invigilator.guard.sdk import Sandbox
 
     try:
         outcome = asyncio.run(Foreground(Sandbox(order, Home.locate(home)), plan).run())
     except GuardError as error:
         if target is not None:
-            content = failed_report(order, str(error)).model_dump_json(indent=2)
-            write_atomically(target, content.encode() + b"\n", 0o644)
+            target.write(failed_report(order, str(error)).model_dump_json(indent=2))
         raise
     if target is not None:
-        write_atomically(target, outcome.report.model_dump_json(indent=2).encode() + b"\n", 0o644)
+        target.write(outcome.report.model_dump_json(indent=2))
     if as_json:
         print(outcome.report.model_dump_json(), file=sys.stderr)
     elif not quiet:
-        summary.show(outcome.report, target, outcome.notice)
+        summary.show(outcome.report, target.path if target else None, outcome.notice)
     return outcome.code
 
 
@@ -180,7 +189,7 @@ def _order(
         )
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        where = ".".join(map(str, first["loc"])).removesuffix("_id")
         raise GuardError(f"{first['msg']}", where=f"--{where.replace('_', '-')}") from None
 
 
@@ -201,23 +210,11 @@ def _folder(path: Path, what: str) -> Path:
     return path.resolve()
 
 
-def _report_target(report: Path, order: SandboxOrder) -> Path:
-    """Where the report goes, tried before the start: afterwards it would be too late to say so."""
-    target = report.parent.resolve() / report.name
-    where = plain(report)
-    shown = [Path(folder) for folder in (order.workspace, order.root) if folder] + list(SHARED_FOLDERS)
-    for folder in shown:
-        if target.is_relative_to(folder):
-            problem = f"the report would be visible inside the sandbox, which sees {plain(folder)}"
-            raise GuardError(problem, where=where, fix="put --report outside of it")
-    if target.is_dir():
-        raise GuardError("the report's path is a folder", where=where, fix="give --report a file's path")
-    try:
-        with tempfile.TemporaryFile(dir=target.parent):
-            return target
-    except OSError as error:
-        problem = f"the report cannot be written: {error.strerror}"
-        raise GuardError(problem, where=where, fix="give --report a path in a folder that exists") from error
+def _report_target(report: Path, order: SandboxOrder) -> ReportFile:
+    from invigilator.guard.cli.reportfile import open_report
+
+    seen = [Path(folder) for folder in (order.workspace, order.root) if folder]
+    return open_report(report, [*seen, *SHARED_FOLDERS])
 
 
 def _open_standard_streams() -> None:

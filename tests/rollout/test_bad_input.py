@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
 import sys
 
@@ -67,6 +68,44 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_start(node, works
     ran = node.guard("run", "-w", workspace, "--report", tmp_path / place, "--", "touch", "/workspace/ran")
     refused(Run(ran.returncode, ran.stdout, ran.stderr, None), "report")
     assert not (workspace / "ran").exists()
+
+
+def test_a_device_or_a_pipe_is_written_to_and_never_replaced(node, tmp_path):
+    device, pipe, link = tmp_path / "null", tmp_path / "pipe", tmp_path / "link"
+    os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    assert node.guard("run", "--report", device, "--", "true").returncode == 0
+    assert device.is_char_device()
+
+    os.mkfifo(pipe)
+    ran = node.guard("run", "--report", pipe, "--", "true")
+    refused(Run(ran.returncode, ran.stdout, ran.stderr, None), "report")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert node.guard("run", "--report", pipe, "--", "true").returncode == 0
+    assert json.loads(os.read(reader, 1 << 20))["status"] == "final"
+    os.close(reader)
+    assert pipe.is_fifo()
+
+    link.symlink_to(tmp_path / "report.json")
+    assert node.guard("run", "--report", link, "--", "true").returncode == 0
+    assert link.is_symlink() and json.loads((tmp_path / "report.json").read_text())["status"] == "final"
+
+
+def test_a_full_device_for_the_report_is_said(node, tmp_path):
+    full = tmp_path / "full"
+    os.mknod(full, stat.S_IFCHR | 0o666, os.makedev(1, 7))
+    ran = node.guard("run", "--report", full, "--", "true")
+    assert ran.returncode == 125 and b"report cannot be written: No space left" in ran.stderr
+    assert full.is_char_device()
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e300"])
+def test_an_impossible_time_is_refused_before_the_start(node, seconds):
+    ran = node.guard("run", "--timeout", seconds, "--", "true")
+    refused(Run(ran.returncode, ran.stdout, ran.stderr, None), "--timeout")
+
+
+def test_a_time_longer_than_poll_can_wait_is_waited_for(node):
+    assert node.guard("run", "--timeout", "9e7", "--", "true").returncode == 0
 
 
 @pytest.mark.parametrize("place", ["report.json", "sub/../report.json", "link/report.json"])
