@@ -133,6 +133,7 @@ def test_monitor_only_incidents_never_reach_a_trainer(service: Service, spool_fo
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to ask as somebody else: peers were not tried")
+@pytest.mark.usefixtures("open_checkout")
 def test_another_user_on_the_socket_is_not_trusted(tmp_path: Path) -> None:
     import shutil
     import tempfile

@@ -105,6 +105,7 @@ def home_of_nobody() -> Iterator[Path]:
 
 
 @needs_root
+@pytest.mark.usefixtures("open_checkout")
 def test_without_root_offline_commands_work_and_the_rest_says_what_is_missing(home_of_nobody: Path) -> None:
     home = home_of_nobody
     environment = {**os.environ, "HOME": str(home)}
