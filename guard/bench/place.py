@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import tempfile
@@ -24,8 +25,9 @@ PHASES = {"setup": Phase.SETUP, "agent": Phase.AGENT, "verify": Phase.VERIFY}
 LOOPS_SOURCE = Path(__file__).with_name("loops.c")
 
 
+@functools.cache
 def policy() -> Policy:
-    """The policy that figures are taken under."""
+    """The policy that figures are taken under; read once, as an agent is sent its policies ready."""
     return library.load("base")
 
 
