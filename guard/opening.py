@@ -20,6 +20,7 @@ from invigilator.guard.services import Services
 from invigilator.incidents.stamp import Origin, wall_offset_ns
 from invigilator.profiles import network
 from invigilator.profiles.policy import PhaseName, Policy
+from invigilator.profiles.protected import platform_denials
 from invigilator.sandbox.base import Backend, CanaryFile, Mount, Sandbox, SandboxSpec
 
 PHASES: Mapping[PhaseName, Phase] = {"setup": Phase.SETUP, "agent": Phase.AGENT, "verify": Phase.VERIFY}
@@ -78,6 +79,7 @@ def arm(
     """Of a started sandbox: require what the policy does, put network rules in force, begin the record."""
     sensor, policy = services.sensor, order.policy
     _require_tiers(policy, sandbox.enforcement())
+    _refuse_unenforced(policy, sandbox.enforcement())
 
     def tell_mounts(mounts: Sequence[Mount]) -> None:
         sensor.set_mounts(watch.slot, [(one.dev, one.fs_root, one.mount_point) for one in mounts])
@@ -99,6 +101,18 @@ def _backend(services: Services, name: str) -> Backend:
         names = ", ".join(sorted(services.backends))
         raise RolloutError(f"there is no backend {name!r} here", fix=f"use one of: {names}")
     return backend
+
+
+def _refuse_unenforced(policy: Policy, enforcement: Mapping[str, str]) -> None:
+    """No sandbox under a policy that says denied where nothing denies."""
+    if policy.mode != "enforce" or enforcement.get("apparmor") == "enforce":
+        return
+    for phase, name in platform_denials(policy):
+        raise RolloutError(
+            f"policy {policy.name}: phases.{phase}.protected.{name} denies what only AppArmor can,"
+            " and it is not in force here",
+            fix="write `watch` there, or `mode: observe`",
+        )
 
 
 def _require_tiers(policy: Policy, enforcement: Mapping[str, str]) -> None:

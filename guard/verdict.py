@@ -88,14 +88,17 @@ def judge(order: SandboxOrder, course: Course, evidence: Evidence) -> Report:
 def coverage(policy: Policy, evidence: Evidence) -> dict[str, CoverageState]:
     """Per class, whether all of its events are in the record.
 
-    A class that lost events is `degraded`; so are files and network where the policy allows io_uring or a
-    foreign ABI, which go round parts of the system call hook. Losses that nothing
-    is known of degrade all.
+    A class that lost events is `degraded`; so are files and network where the policy allows, in any phase,
+    io_uring or a foreign ABI, which go round parts of the system call hook, and output, which io_uring may
+    write. Losses that nothing is known of degrade all.
     """
     states: dict[str, CoverageState] = dict.fromkeys(COVERAGE_CLASSES, "ok")
     states["denial"] = "disabled"
-    if policy.syscalls.io_uring == "allow" or policy.syscalls.foreign_abi == "allow":
+    everywhere = [policy.syscalls, *(rules.syscalls for rules in policy.phases.values() if rules.syscalls)]
+    if any("allow" in (calls.io_uring, calls.foreign_abi) for calls in everywhere):
         states |= {"file": "degraded", "network": "degraded"}
+    if any(calls.io_uring == "allow" for calls in everywhere):
+        states["output"] = "degraded"
     for (name, _), lost in evidence.loss.lost_by.items():
         if lost and name in states:
             states[name] = "degraded"

@@ -96,3 +96,15 @@ def class_access(policy: Policy, phase: PhaseName) -> dict[str, tuple[Access, Ac
         here = named.get(name) or base
         access[name] = (here.read, here.write) if here else ("allow", "allow")
     return access
+
+
+def platform_denials(policy: Policy) -> list[tuple[PhaseName, str]]:
+    """(phase, class) of what `phases.PHASE.protected` denies to the platform: mounts bind only the agent, so
+    that another tier must enforce it."""
+    return [
+        (phase, name)
+        for phase, rules in policy.phases.items()
+        if phase != "agent"
+        for name, access in rules.protected.items()
+        if "deny" in (access.read, access.write)
+    ]

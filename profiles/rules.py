@@ -47,6 +47,7 @@ def findings(policy: Policy) -> Iterator[Finding]:
     yield from _classes(policy)
     yield from _nesting(policy)
     yield from _egress(policy)
+    yield from _platform(policy)
     yield from _possible(policy)
     yield from _detectors(policy)
     yield from _penalty(policy)
@@ -138,6 +139,15 @@ def _egress(policy: Policy) -> Iterator[Finding]:
         seen.add(base)
         for index, rule in enumerate(network.egress):
             yield from _covered((*base, "egress", index), rule, network.egress[:index])
+
+
+def _platform(policy: Policy) -> Iterator[Finding]:
+    if policy.mode == "observe" or "apparmor" in policy.require:
+        return
+    for phase, name in protected.platform_denials(policy):
+        message = f"only AppArmor can deny the class `{name}` in phase {phase}: without it no sandbox starts"
+        fix = "write `watch` there, or require apparmor"
+        yield Finding(("phases", phase, "protected", name), message, fix, "warning")
 
 
 def _possible(policy: Policy) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from invigilator.guard.progress import Progress
 from invigilator.guard.verdict import Course, Evidence, coverage, judge
 from invigilator.incidents.spool import Spool, SpoolFullError
 from invigilator.profiles import library
-from invigilator.profiles.policy import Policy, Syscalls
+from invigilator.profiles.policy import PhaseRules, Policy, Syscalls
 
 POLICY = Policy(name="plain")
 ORDER = SandboxOrder(policy=library.load("swe-task"), rollout_id="r")
@@ -54,6 +54,13 @@ def test_a_way_round_the_hook_that_the_policy_allows_degrades_files_and_network(
     policy = POLICY.model_copy(update={"syscalls": Syscalls(**{allowed: "allow"})})
     states = coverage(policy, evidence())
     assert states["file"] == states["network"] == "degraded" and states["process"] == "ok"
+
+
+@pytest.mark.parametrize("phase", ["setup", "agent", "verify"])
+def test_so_does_one_that_a_single_phase_allows(phase):
+    rules = {phase: PhaseRules(syscalls=Syscalls(io_uring="allow"))}
+    states = coverage(POLICY.model_copy(update={"phases": rules}), evidence())
+    assert states["file"] == states["network"] == states["output"] == "degraded" and states["process"] == "ok"
 
 
 def test_what_was_not_read_to_the_end_is_no_verdict():
