@@ -13,6 +13,7 @@ from invigilator.ebpf.events import Actor
 from invigilator.guard import canary
 from invigilator.guard.facts import Recorder, Survivor
 from invigilator.guard.failed import failed_report
+from invigilator.guard.folders import require_same
 from invigilator.guard.home import write_atomically
 from invigilator.guard.opening import PHASES, RolloutError, Watch, arm, prepare, watch
 from invigilator.guard.order import CommandOrder, CommandResult, SandboxOrder
@@ -63,6 +64,7 @@ class Rollout:
         """Make the sandbox and arm the sensor; on any error nothing is left behind."""
         try:
             self._mark()
+            require_same(self.order)
             self._sandbox = prepare(self._services, self.order, self.sandbox_id, self._canaries)
             self._watch = watch(self._services, self.order, self._sandbox)
             self._sandbox.start()

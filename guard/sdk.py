@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from invigilator.guard.folders import identity
 from invigilator.guard.home import Home
 from invigilator.guard.link import Link, Request
 from invigilator.guard.order import (
@@ -99,6 +100,8 @@ class Sandbox:
             policy=policy if isinstance(policy, Policy) else library.load(policy),
             workspace=str(folder) if folder else None,
             root=str(Path(root).absolute()) if root is not None else None,
+            workspace_identity=identity(folder),
+            root_identity=identity(root),
             rollout_id=rollout_id or new_rollout_id(),
             run_id=run_id,
             attempt=attempt,

@@ -167,6 +167,7 @@ def _order(
 ) -> SandboxOrder:
     from pydantic import ValidationError
 
+    from invigilator.guard.folders import identity
     from invigilator.guard.order import SandboxOrder, new_rollout_id, owner_of
     from invigilator.profiles import library
 
@@ -178,6 +179,8 @@ def _order(
             policy=_without_network(loaded) if no_network else loaded,
             workspace=str(folder) if folder is not None else None,
             root=str(_folder(root, "root")) if root is not None else None,
+            workspace_identity=identity(folder),
+            root_identity=identity(root),
             rollout_id=new_rollout_id() if rollout is None else rollout,
             run_id=run_id,
             attempt=attempt,
