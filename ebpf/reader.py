@@ -96,9 +96,13 @@ class Reader:
         """Whether events of a slot were taken out and not yet handed out."""
         return bool((self._pending["slot"] == slot).any())
 
-    def sleep(self, timeout_s: float) -> None:
-        """Until the kernel wakes the reader, or the time is over."""
-        self._waker.sleep(timeout_s)
+    def sleep(self, timeout_s: float) -> bool:
+        """Until the kernel wakes the reader, or the time is over; whether `nudge` ended it."""
+        return self._waker.sleep(timeout_s)
+
+    def nudge(self) -> None:
+        """End the sleep that lasts, or the next one; from any thread."""
+        self._waker.nudge()
 
     def renew_strings(self) -> None:
         """Let the kernel send strings in use again, and forget the old ones a while later."""

@@ -7,7 +7,9 @@ a discard bit, and a page offset.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
 import select
 import struct
 from collections.abc import Iterator
@@ -90,18 +92,29 @@ class Ring:
 
 
 class Waker:
-    """Sleeps until the kernel wakes a reader of one of several rings."""
+    """Sleeps until the kernel wakes a reader of one of several rings, or `nudge` does."""
 
     def __init__(self, rings: list[Ring]) -> None:
-        self._poller = select.epoll(len(rings))
+        self._poller = select.epoll(len(rings) + 1)
+        self._nudges = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poller.register(self._nudges, select.EPOLLIN)
         for ring in rings:
             # Edge-triggered: a ring with something in it would otherwise never let anyone sleep.
             self._poller.register(ring.fd, select.EPOLLIN | select.EPOLLET)
 
-    def sleep(self, timeout_s: float) -> None:
-        """Until woken, or the time is over."""
-        self._poller.poll(timeout_s)
+    def sleep(self, timeout_s: float) -> bool:
+        """Until woken, or the time is over; whether it was nudged."""
+        nudged = any(fd == self._nudges for fd, _ in self._poller.poll(timeout_s))
+        if nudged:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._nudges)
+        return nudged
+
+    def nudge(self) -> None:
+        """End the sleep that lasts, or the next one; from any thread."""
+        os.eventfd_write(self._nudges, 1)
 
     def close(self) -> None:
         """Give the descriptor back."""
         self._poller.close()
+        os.close(self._nudges)

@@ -31,8 +31,10 @@ from .strings import Mount
 
 __all__ = ["Loss", "NetRule", "Sensor", "SensorUnavailable"]
 
-NAP_S = 0.02
-"""How long a reader sleeps when the kernel does not wake it: the latency of a quiet machine."""
+NAP_S = 0.01
+LONGEST_NAP_S = 0.25
+"""How long a reader sleeps that the kernel does not wake: each time twice as long while nothing comes. An
+agent's fact, or a ring that fills, wakes it."""
 QUARANTINE_S = 0.05
 """How long a freed slot rests, so that events under way cannot be taken for its next sandbox's."""
 MISSED_EVERY_S = 0.05
@@ -89,6 +91,7 @@ class Sensor:
         self._spoken: deque[int] = deque()
         self._missed = 0
         self._missed_until = 0.0
+        self._nap = NAP_S
 
     @classmethod
     def open(
@@ -236,15 +239,23 @@ class Sensor:
             raise LoadError(0, f"the event ring stays full: {kind.name} could not be recorded")
 
     def drain(self, timeout_s: float = 0.0) -> EventBatch:
-        """Events since the last drain, in `seq` order per sandbox; waits up to `timeout_s` for some."""
+        """Events since the last drain, in `seq` order per sandbox; waits up to `timeout_s`, or until `nudge`,
+        for some."""
         deadline = time.monotonic() + timeout_s
         while True:
             with self._lock:
                 batch = self._drain()
             left = deadline - time.monotonic()
             if len(batch) or left <= 0:
+                self._nap = NAP_S if len(batch) else self._nap
                 return batch
-            self._reader.sleep(min(left, NAP_S))
+            if self._reader.sleep(min(left, self._nap)):
+                deadline = 0.0
+            self._nap = NAP_S if self._reader.waiting() else min(2 * self._nap, LONGEST_NAP_S)
+
+    def nudge(self) -> None:
+        """Let a `drain` that waits, or the next one, return at once; from any thread."""
+        self._reader.nudge()
 
     def loss(self, slot: int) -> Loss:
         """What was produced and lost so far; after `unregister` the last figures, until reuse of the slot."""

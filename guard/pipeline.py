@@ -26,8 +26,9 @@ from invigilator.incidents.stamp import Origin, events_with_origin
 
 _log = logging.getLogger("invigilator.pipeline")
 
-DRAIN_S = 0.1
-"""How long one wait for the rings lasts: also the delay until a request to store is seen."""
+DRAIN_S = 0.25
+SETTLE_DRAIN_S = 0.02
+"""How long one wait for the rings lasts; the second while someone waits for a sandbox's end."""
 STORE_EVERY_S = 1.0
 SEGMENT_ROWS = 200_000
 """Events that make a segment before `STORE_EVERY_S` is over, and the most that one segment takes."""
@@ -88,6 +89,7 @@ class Pipeline:
     def stop(self) -> None:
         """Store what is held, and end."""
         self._stopping = True
+        self._sensor.nudge()
         self._thread.join(timeout=30)
 
     @property
@@ -123,6 +125,7 @@ class Pipeline:
             watched = self._watched[slot]
             watched.settling += 1
             self._settling += 1
+            self._sensor.nudge()
             try:
                 self._changed.wait_for(lambda: _settled(watched, produced) or self._stuck(), timeout_s)
                 return _settled(watched, produced)
@@ -152,7 +155,7 @@ class Pipeline:
         while True:
             stopping = self._stopping
             if self._held_rows < HELD_ROWS_MAX:
-                self._hold(self._sensor.drain(DRAIN_S))
+                self._hold(self._sensor.drain(SETTLE_DRAIN_S if self._settling else DRAIN_S))
             else:
                 time.sleep(DRAIN_S)
             now = time.monotonic()

@@ -105,7 +105,7 @@ static __always_inline __u32 send_text(struct scratch *s, struct slot *slot, __u
 	head->serial = entry.serial;
 	head->length = length;
 	head->slot = s->e.slot;
-	if (bpf_ringbuf_output(&strings, s->text, bytes, waiting > string_size / 4 ? 0 : BPF_RB_NO_WAKEUP))
+	if (bpf_ringbuf_output(&strings, s->text, bytes, wake_if_filling(waiting, string_size)))
 		return 0;
 	__sync_fetch_and_add(&slot->string_sent, bytes);
 	/* Only now may others use the serial: its bytes are in the ring before any event that names it. */

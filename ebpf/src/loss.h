@@ -11,6 +11,7 @@
 #include "maps.h"
 
 #define RECORD_BYTES (8 + sizeof(struct event))
+#define WAKE_BYTES (16 * RECORD_BYTES) /* several CPUs may step over the mark at once */
 
 static __always_inline void count_loss(struct slot *slot, __u32 class, enum loss_reason reason)
 {
@@ -27,7 +28,15 @@ static __always_inline bool is_bulk(__u32 kind)
 	return false;
 }
 
-/* Below a quarter full the reader is not woken: it comes by itself. */
+/*
+ * The reader comes by itself, and more and more seldom while nothing happens. It is woken where a ring passes an
+ * eighth: not by flags of 0, which wake only a reader that has taken everything, nor by every event past it.
+ */
+static __always_inline __u64 wake_if_filling(__u64 waiting, __u64 size)
+{
+	return waiting > size / 8 && waiting < size / 8 + WAKE_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
+
 static __always_inline int put(void *ring, __u64 size, struct slot *slot, struct event *e)
 {
 	__u32 kind = e->kind & (KINDS - 1);
@@ -38,7 +47,7 @@ static __always_inline int put(void *ring, __u64 size, struct slot *slot, struct
 		count_loss(slot, e->class, LOSS_OWN_RATE);
 		return -1;
 	}
-	if (bpf_ringbuf_output(ring, e, sizeof(*e), waiting > size / 4 ? 0 : BPF_RB_NO_WAKEUP)) {
+	if (bpf_ringbuf_output(ring, e, sizeof(*e), wake_if_filling(waiting, size))) {
 		count_loss(slot, e->class, LOSS_RING);
 		return -1;
 	}
