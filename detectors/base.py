@@ -33,6 +33,7 @@ from invigilator.incidents.records import Channel, Severity
 if TYPE_CHECKING:
     from invigilator.detectors.context import Context
     from invigilator.detectors.scene import Scene
+    from invigilator.detectors.walks import Met
 
 Rows = npt.NDArray[np.intp]
 """Indices of events in a batch, ascending."""
@@ -98,7 +99,7 @@ class Phrases:
 class Hits:
     """Events that a detector holds against a sandbox; every array has shape (n,).
 
-    `rows` index `batch`. `soft`: the hit weighs no more than `BULK` if the process walked a whole tree.
+    `rows` index `batch`. `soft`: the hit weighs no more than `BULK` if the process met the object on a walk.
     """
 
     batch: EventBatch
@@ -149,9 +150,9 @@ class Detector(abc.ABC):
         """What all events so far amount to, where later ones may still change it. Changes nothing."""
         return ()
 
-    def walked(self, process: tuple[int, int], parent: tuple[int, int]) -> bool:
+    def walked(self, met: Met) -> bool:
         """Whether a process came upon things by walking, so that its soft hits are signs only."""
-        return self.context.walks.is_walker(process, parent)
+        return self.context.walks.is_met(met)
 
     def example(self, evidence: Mapping[str, Any]) -> str | None:
         """What an evidence row is about, for the summary: a path or an address."""

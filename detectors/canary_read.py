@@ -14,7 +14,7 @@ from invigilator.detectors.scene import Scene
 from invigilator.detectors.tampering import CHANGES
 from invigilator.detectors.touches import LINKS_THEMSELVES, TWO_OBJECTS, Act, is_kind, second_acts
 from invigilator.detectors.tours import Tours
-from invigilator.detectors.walks import Process
+from invigilator.detectors.walks import Met, Process
 from invigilator.ebpf.events import EventClass, Kind
 
 _TOLD = tuple(READS | CHANGES | {Kind.CANARY, Kind.CANARY_MATCH})
@@ -73,9 +73,9 @@ class CanaryRead(Detector):
             if len(taken):
                 yield scene.hits(taken, TAKEN, intent=Intent.UNKNOWN, soft=True)
 
-    def walked(self, process: Process, parent: Process) -> bool:
-        tour = process not in self._aimed and self._tours.is_tour(process, parent)
-        return tour or super().walked(process, parent)
+    def walked(self, met: Met) -> bool:
+        tour = met.process not in self._aimed and self._tours.is_tour(met)
+        return tour or super().walked(met)
 
     def _by_path(self, scene: Scene, second: bool) -> Mask:
         """Whether each event names a canary planted before it, by its path or by an alias."""

@@ -1,7 +1,8 @@
 """Hits, gathered into what an incident says: one group per (outcome, phase, step) of a detector.
 
 A group counts its proofs, or, where it has none, its signs. Its evidence is the surest and earliest of its
-events. Hits that depend on whether their process walked a tree are kept by process until they are settled.
+events. Hits that depend on whether their process met the object on a walk are kept by process and folder until
+they are settled.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from invigilator.detectors.base import BULK, STRONG, Hits, Intent, Rows, Use
-from invigilator.detectors.walks import Process
+from invigilator.detectors.walks import Met, Process
 from invigilator.ebpf.events import EventBatch
 from invigilator.incidents.records import EVIDENCE_MAX
+from invigilator.profiles.paths import canonical
 
-UNSETTLED_MAX = 256
-"""Processes of one detector kept apart until settled; hits of later ones stand as they are."""
+UNSETTLED_MAX = 1024
+"""Processes and folders of one detector kept apart until settled; later hits stand as they are."""
 
 Describe = Callable[[EventBatch, int], dict[str, Any]]
 """One event as evidence."""
@@ -41,6 +43,8 @@ class Tally:
     count: int = 0
     first_ns: int = (1 << 63) - 1
     last_ns: int = 0
+    first_seq: int = (1 << 63) - 1
+    last_seq: int = 0
     confidence: float = 0.0
     deliberate: bool = False
     accidental: bool = True
@@ -52,6 +56,8 @@ class Tally:
         self.count += other.count
         self.first_ns = min(self.first_ns, other.first_ns)
         self.last_ns = max(self.last_ns, other.last_ns)
+        self.first_seq = min(self.first_seq, other.first_seq)
+        self.last_seq = max(self.last_seq, other.last_seq)
         self.confidence = max(self.confidence, min(other.confidence, ceiling))
         self.deliberate |= other.deliberate
         self.accidental &= other.accidental
@@ -73,7 +79,7 @@ class Groups:
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
         self._settled: dict[tuple[GroupKey, bool], Tally] = {}
-        self._open: dict[tuple[Process, Process], dict[tuple[GroupKey, bool], Tally]] = {}
+        self._open: dict[tuple[Process, Process, bytes], dict[tuple[GroupKey, bool], Tally]] = {}
 
     def add(self, hits: Hits) -> None:
         """Gather hits; of one detector they come in `seq` order, those of `standing` excepted."""
@@ -87,13 +93,15 @@ class Groups:
         for part in sorted(parts, key=lambda p: int(r["seq"][p[0]])):
             self._add_part(hits, part)
 
-    def settled(self, is_walker: Callable[[Process, Process], bool]) -> dict[GroupKey, Tally]:
+    def settled(self, is_met: Callable[[Met], bool]) -> dict[GroupKey, Tally]:
         """Every group as it stands; changes nothing."""
         bands: dict[tuple[GroupKey, bool], Tally] = {}
         for band, tally in self._settled.items():
             bands.setdefault(band, Tally()).add(tally)
-        for (process, parent), tallies in self._open.items():
-            walked = is_walker(process, parent)
+        for owner, tallies in self._open.items():
+            first = min(tally.first_seq for tally in tallies.values())
+            last = max(tally.last_seq for tally in tallies.values())
+            walked = is_met(Met(*owner, first, last))
             for (key, strong), tally in tallies.items():
                 band = (key, strong and not walked)
                 bands.setdefault(band, Tally()).add(tally, BULK if walked else 1.0)
@@ -121,10 +129,17 @@ class Groups:
         return packed
 
     def _owners(self, hits: Hits, r: Any) -> npt.NDArray[np.int64]:
-        """A number for the process of each soft hit; 0 for the others."""
-        _, start = np.unique(r["start_ns"], return_inverse=True)
-        owner = (start.astype(np.int64) + 1) << 32 | r["pid"]
-        return np.where(hits.soft, owner, 0)
+        """A number for the process and the folder of each soft hit; 0 for the others."""
+        if not hits.soft.any():
+            return np.zeros(len(r), np.int64)
+        strings = hits.batch.strings
+        codes, folder = np.unique(_named(r), return_inverse=True)
+        names = [_folder(strings[code]) for code in codes.tolist()]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        folder = np.array([numbers[name] for name in names], np.int64)[folder]
+        key = np.stack([r["start_ns"].astype(np.int64), r["pid"].astype(np.int64), folder], axis=1)
+        _, owner = np.unique(key, axis=0, return_inverse=True)
+        return np.where(hits.soft, owner.reshape(-1) + 1, 0)
 
     def _add_part(self, hits: Hits, part: Rows) -> None:
         first = part[0]
@@ -134,8 +149,10 @@ class Groups:
         if hits.soft[first]:
             process = (int(record["pid"]), int(record["start_ns"]))
             parent = (int(record["ppid"]), int(record["parent_start_ns"]))
-            if (process, parent) in self._open or len(self._open) < UNSETTLED_MAX:
-                target = self._open.setdefault((process, parent), {})
+            folder = _folder(hits.batch.strings[int(_named(record))])
+            owner = (process, parent, folder)
+            if owner in self._open or len(self._open) < UNSETTLED_MAX:
+                target = self._open.setdefault(owner, {})
         band = (key, bool(hits.confidence[first] >= STRONG))
         target.setdefault(band, Tally()).add(self._tally(hits, part))
 
@@ -148,6 +165,8 @@ class Groups:
             count=len(part),
             first_ns=int(times.min()),
             last_ns=int(times.max()),
+            first_seq=int(hits.batch.records["seq"][rows].min()),
+            last_seq=int(hits.batch.records["seq"][rows].max()),
             confidence=float(confidence.max()),
             deliberate=bool((intent == Intent.DELIBERATE).any()),
             accidental=bool((intent == Intent.ACCIDENTAL).all()),
@@ -161,6 +180,15 @@ class Groups:
                 for at in surest.tolist()
             ],
         )
+
+
+def _named(r: Any) -> Any:
+    """The code of each event's object."""
+    return np.where(r["path"] != 0, r["path"], r["path2"])
+
+
+def _folder(path: bytes) -> bytes:
+    return canonical(path).rpartition(b"/")[0] or b"/"
 
 
 def _copied(tally: Tally) -> Tally:

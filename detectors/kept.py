@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,10 @@ class Firsts:
     def place(self, key: Hashable) -> int | None:
         """The number of a key, in order of first events; None where it is not kept."""
         return self._places.get(key)
+
+    def keys(self) -> list[Any]:
+        """The keys, in order of first events."""
+        return list(self._places)
 
     def records(self) -> Records:
         """The kept events, in order."""

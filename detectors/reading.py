@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,8 @@ from invigilator.detectors.base import Mask, Outcome
 from invigilator.detectors.context import Context
 from invigilator.detectors.kept import Firsts
 from invigilator.detectors.scene import Scene
-from invigilator.detectors.touches import Act, Touches, is_kind
+from invigilator.detectors.touches import Act, Touches, first_acts, is_kind
+from invigilator.detectors.walks import Met
 from invigilator.ebpf.events import EventClass, Kind
 
 READS = frozenset(
@@ -65,6 +67,20 @@ def walked(context: Context, firsts: Firsts) -> Mask:
     names = list(zip(*(r[name].tolist() for name in _PROCESS_FIELDS), strict=True))
     known = {who: context.walks.is_walker(who[:2], who[2:]) for who in set(names)}
     return np.fromiter((known[who] for who in names), np.bool_, len(names))
+
+
+def met(context: Context, firsts: Firsts, paths: Sequence[bytes]) -> Mask:
+    """Of each kept event, whether its process came upon the object, of that path, by walking a whole tree:
+    a folder listed on the way, or a file read as the others there."""
+    found = walked(context, firsts)
+    if not found.any():
+        return found
+    r = firsts.records()
+    for at in np.flatnonzero(found & ((first_acts(r) & Act.READ) != 0)).tolist():
+        pid, start, ppid, parent_start = r[at][list(_PROCESS_FIELDS)].item()
+        folder, seq = paths[at].rpartition(b"/")[0] or b"/", int(r["seq"][at])
+        found[at] = context.walks.is_met(Met((pid, start), (ppid, parent_start), folder, seq, seq))
+    return found
 
 
 _PROCESS_FIELDS = ("pid", "start_ns", "ppid", "parent_start_ns")

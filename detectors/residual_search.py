@@ -9,7 +9,7 @@ import numpy as np
 from invigilator.detectors.base import BULK, Detector, Hits, Phrases, Threshold
 from invigilator.detectors.context import Context
 from invigilator.detectors.kept import Firsts
-from invigilator.detectors.reading import READ_CLASSES, READS, missing, reads, walked
+from invigilator.detectors.reading import READ_CLASSES, READS, met, missing, reads
 from invigilator.detectors.scene import Scene
 from invigilator.detectors.windows import dense
 
@@ -60,9 +60,9 @@ class ResidualSearch(Detector):
         return ()
 
     def standing(self) -> Iterable[Hits]:
-        guessed, met = self._guessed, self._met
-        sought = [np.ones(len(guessed), np.bool_), ~walked(self.context, met)]
-        found = [(f, s) for f, s in zip((guessed, met), sought, strict=True) if len(f)]
+        guessed, there = self._guessed, self._met
+        sought = [np.ones(len(guessed), np.bool_), ~met(self.context, there, there.keys())]
+        found = [(f, s) for f, s in zip((guessed, there), sought, strict=True) if len(f)]
         if not found:
             return
         times = np.concatenate([f.records()["time_ns"] for f, _ in found])
