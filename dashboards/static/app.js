@@ -64,7 +64,7 @@ const ROLLOUTS = [
 ];
 
 const INCIDENTS = [
-  ["kind", (row) => row.kind],
+  ["kind", (row) => row.kind, "name"],
   ["severity", (row) => severity(row.severity)],
   ["outcome", (row) => row.outcome],
   ["count", (row) => row.count, "number"],
@@ -80,7 +80,7 @@ const PENALTIES = [
   ["run", (row) => row.run_id],
   ["status", (row) => status(row.status)],
   ["penalty", (row) => penalty(row.value, row.drop), "number"],
-  ["a bound", (row) => (row.bound ? "yes" : ""), ""],
+  ["at least", (row) => (row.bound ? "yes" : ""), ""],
 ];
 
 async function list(path, key, columns, title, parameters = {}) {
@@ -123,7 +123,7 @@ async function rollout(runId, rolloutId) {
   const parts = [element("h2", {}, `Rollout ${rolloutId}`), facts];
   if (reasons.length) {
     const columns = [
-      ["kind", (row) => row.kind],
+      ["kind", (row) => row.kind, "name"],
       ["weight", (row) => row.weight, "number"],
       ["factor", (row) => row.factor, "number"],
       ["cost", (row) => row.cost, "number"],
@@ -144,7 +144,7 @@ function pairs(map) {
 
 function evidence(facts) {
   const shown = element("details");
-  shown.append(element("summary", {}, `${facts.length} facts`));
+  shown.append(element("summary", {}, `${facts.length} ${facts.length === 1 ? "fact" : "facts"}`));
   shown.append(element("pre", {}, facts.map((one) => JSON.stringify(one)).join("\n")));
   return shown;
 }

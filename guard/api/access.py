@@ -56,7 +56,10 @@ class Access:
             return caller
         if peer.startswith(PEER_PREFIX) and int(peer.removeprefix(PEER_PREFIX)) in self._trusted_uids:
             return Caller(f"uid {peer.removeprefix(PEER_PREFIX)}", "admin")
-        fix = "send `Authorization: Bearer …`; an admin makes tokens with `guard token create`"
+        fix = (
+            "send `Authorization: Bearer …` (the command and the clients take it from $INVIGILATOR_TOKEN); "
+            "an admin makes tokens with `guard token create`"
+        )
         raise ProblemError(401, "token-needed", "this address needs a token", fix=fix)
 
 

@@ -22,12 +22,10 @@ def show(played: Sequence[Played], console: Console) -> None:
         ("agent", "left"),
         ("verifier", "right"),
         ("incident", "left"),
-        ("outcome", "left"),
-        ("what happened", "left"),
         ("penalty", "right"),
         ("reward", "right"),
     ):
-        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name != "incident")  # type: ignore[arg-type]
     for one in played:
         _add(table, one)
         table.add_section()
@@ -42,13 +40,14 @@ def _add(table: Table, one: Played) -> None:
         tail[1] = "drop"
     incidents = one.report.incidents
     if not incidents:
-        table.add_row(*head, Text("none", "green"), "", one.agent.story, *tail)
+        table.add_row(*head, Text("none", "green").append(f"\n{one.agent.story}", "default"), *tail)
         return
     for number, incident in enumerate(incidents):
         row: list[Text | str] = head if number == 0 else ["", ""]
         end = tail if number == len(incidents) - 1 else ["", ""]
-        kind = Text(incident.kind, COLOURS.get(incident.severity, ""))
-        table.add_row(*row, kind, incident.outcome, Text(incident.summary), *end)
+        what = Text(incident.kind, COLOURS.get(incident.severity, ""))
+        what.append(f" {incident.outcome}\n{incident.summary}", "default")
+        table.add_row(*row, what, *end)
 
 
 def _number(value: float | None) -> str:
@@ -65,7 +64,8 @@ def farewell(
     if first is not None:
         _command(console, f"{prefix} incidents show {first.id}")
     run_id = played[0].report.run_id
-    sql = f"SELECT kind, outcome, count() FROM incidents WHERE run_id = '{run_id}' GROUP BY ALL ORDER BY kind"
+    chosen = f"FROM incidents_current WHERE run_id = '{run_id}'"
+    sql = f"SELECT kind, outcome, count() {chosen} GROUP BY ALL ORDER BY kind"
     _command(console, f'{prefix} sql "{sql}"')
     if page is not None:
         address, token = page
