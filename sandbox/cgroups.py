@@ -1,9 +1,10 @@
 """Cgroups of sandboxes: v2 folders that name each phase, and the limits in whichever hierarchy has them.
 
 Below the agent's own cgroup (the root's, where v2 has the controllers, since a folder with processes cannot
-pass controllers on): `invigilator/AGENT/BACKEND/SANDBOX`, and in it in v2 `init`, and
-`box/{setup,agent,verify}`, the leaves. AGENT is the agent's process id and start, and the agent holds a lock
-on the folder, so that another can tell whether it is dead: by both, since neither process ids nor clocks mean
+pass controllers on): `invigilator/AGENT/BACKEND/SANDBOX`, and in it in v2 one for init and a
+leaf for each phase. Those have random numbers for names: what is inside can see its neighbours' names, and
+shall not learn the phase from them. AGENT is the agent's process id and start, and the agent holds a lock on
+the folder, so that another can tell whether it is dead: by both, since neither process ids nor clocks mean
 the same in every namespace.
 """
 
@@ -13,6 +14,7 @@ import contextlib
 import fcntl
 import itertools
 import os
+import random
 import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,6 +68,7 @@ class SandboxCgroups:
     """The cgroups of one sandbox."""
 
     v2: Path
+    init: Path
     limited: Path
     leaves: dict[PhaseName, Path]
     v1: dict[str, Path]
@@ -132,7 +135,7 @@ class SandboxCgroups:
             poller.register(init, select.POLLIN)
             poller.poll(EMPTY_TIMEOUT_S * 1000)
         deadline = time.monotonic() + EMPTY_TIMEOUT_S
-        remaining = [*self.leaves.values(), self.limited, self.v2 / "init", self.v2, *self.v1.values()]
+        remaining = [*self.leaves.values(), self.limited, self.init, self.v2, *self.v1.values()]
         remaining = list(dict.fromkeys(remaining))
         while remaining := [folder for folder in remaining if not _removed(folder)]:
             if time.monotonic() > deadline:
@@ -171,16 +174,17 @@ class Cgroups:
             raise SandboxError(
                 f"somebody removed the agent's cgroup {self._v2}: start the agent anew"
             ) from error
-        limited = v2
+        limited, names = v2, _names()
         if self.hierarchies.limits_in_v2:
             _pass_on(v2, self.hierarchies.v2_controllers)
-            limited = v2 / "box"
+            limited = v2 / next(names)
             limited.mkdir()
-        (v2 / "init").mkdir()
-        leaves: dict[PhaseName, Path] = {phase: limited / phase for phase in PHASES}
+        init = v2 / next(names)
+        init.mkdir()
+        leaves: dict[PhaseName, Path] = {phase: limited / next(names) for phase in PHASES}
         for leaf in leaves.values():
             leaf.mkdir()
-        made = SandboxCgroups(v2, limited, leaves, {}, limits)
+        made = SandboxCgroups(v2, init, limited, leaves, {}, limits)
         self._limit_v2(limited, limits)
         for controller, files in limits.v1().items():
             if controller in self._v1 and not _pointless(controller, limits):
@@ -212,6 +216,11 @@ class Cgroups:
             and controller in self.hierarchies.v2_controllers
         }
         _write_limits(folder, wanted)
+
+
+def _names() -> Iterator[str]:
+    """Names that tell nothing, no two alike."""
+    return map(str, random.SystemRandom().sample(range(1000, 10_000), len(PHASES) + 2))
 
 
 def _pointless(controller: str, limits: LimitValues) -> bool:

@@ -67,7 +67,7 @@ def write_file(root: int, path: str | bytes, content: bytes, mode: int, owner: i
 def _write(root: int, path: bytes, content: bytes, mode: int, owner: int) -> None:
     folder, _, name = path.rstrip(b"/").rpartition(b"/")
     with opened(make_folders(root, folder, owner)) as parent:
-        temporary = b".%s.%d" % (os.urandom(6).hex().encode(), os.getpid())
+        temporary = b".%s" % os.urandom(8).hex().encode()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with opened(os.open(temporary, flags, 0o600, dir_fd=parent)) as fd:

@@ -22,6 +22,7 @@ from invigilator.sandbox import (
     hidden,
     masks,
     network,
+    planting,
     recipe,
     root,
     workspace,
@@ -135,7 +136,7 @@ class ProcessSandbox(Sandbox):
         """See the contract."""
         with self._watch.step("start"):
             specification = self._recipe.specification()
-            init = os.open(self._groups.v2 / "init", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            init = os.open(self._groups.init, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 assert self._layer is not None
                 self._handles = self._shared.launcher.start(specification, init, [self._layer.fd])
@@ -248,8 +249,9 @@ class ProcessSandbox(Sandbox):
         if self.spec.workspace is None:
             return
         self.skipped = workspace.copy_back(
-            self._layer.fd, self._root, self._workspace_lower, self.spec.owner_uid, self.spec.owner_gid
-        )
+            self._layer.fd, self._root, self._workspace_lower, self.spec.owner_uid, self.spec.owner_gid,
+            self._baseline,
+        )  # fmt: skip
 
     def remove(self) -> None:
         """See the contract."""
@@ -349,7 +351,7 @@ class ProcessSandbox(Sandbox):
                 self._root, "/etc/hosts", (known + "".join(rows)).encode(), 0o644, self._first_id
             )
         for canary in self.spec.canaries:
-            masks.plant(self._root, canary, self._first_id)
+            planting.plant(self._root, canary, self._first_id)
         assert self._layer is not None
         self._baseline = changes.snapshot(self._layer.fd, self._all_lowers)
 

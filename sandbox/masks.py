@@ -20,7 +20,7 @@ from typing import Protocol
 from invigilator.profiles import protected
 from invigilator.profiles.policy import Policy
 from invigilator.sandbox import files
-from invigilator.sandbox.base import CanaryFile, Mount, SandboxError
+from invigilator.sandbox.base import Mount, SandboxError
 from invigilator.sandbox.kernel import MOUNT_ATTR_RDONLY, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
 from invigilator.sandbox.launching import Handles, Launcher
 from invigilator.sandbox.mounts import parse
@@ -177,8 +177,8 @@ class Masks:
         covered = [one for one in targets if one.hidden and not one.folder]
         for number, _ in enumerate(covered):
             # One each: by the file that was reached, the sensor tells which path it covers.
-            spec.add(Op.FILE, f"covered-{number}", 0, 0, 0, b"")
-            spec.tree(_FIRST_FILE + number, f"covered-{number}", MOUNT_ATTR_RDONLY)
+            spec.add(Op.FILE, str(number), 0, 0, 0, b"")
+            spec.tree(_FIRST_FILE + number, str(number), MOUNT_ATTR_RDONLY)
         spec.add(Op.JOIN, 2)
         for one in targets:
             self._pin_folders(spec, one.path)
@@ -187,7 +187,7 @@ class Masks:
                 spec.add(Op.PLACE, _FIRST_FILE + covered.index(one), one.path)
             elif one.hidden:
                 flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
-                spec.add(Op.MOUNT, "tmpfs", "denied", one.path, flags, "mode=000,size=4k,nr_inodes=1")
+                spec.add(Op.MOUNT, "tmpfs", "tmpfs", one.path, flags, "mode=000,size=4k,nr_inodes=1")
             else:
                 spec.add(Op.TREE, _PIN, one.path, MOUNT_ATTR_RDONLY, -1)
                 spec.add(Op.PLACE, _PIN, one.path)
@@ -219,15 +219,3 @@ def _missing(root: int, path: bytes) -> set[bytes]:
             missing.add(path)
         path = path.rpartition(b"/")[0]
     return missing
-
-
-def plant(root: int, canary: CanaryFile, owner: int) -> None:
-    """Put a canary there so that it looks like its neighbours: old, and its folder untouched."""
-    path = os.fsencode(canary.path)
-    folder, _, name = path.rpartition(b"/")
-    with files.opened(files.make_folders(root, folder, owner)) as parent:
-        before = os.fstat(parent)
-        files.write_file(root, path, canary.content, 0o644, owner)
-        times = (before.st_atime_ns, before.st_mtime_ns)
-        os.utime(name, ns=times, dir_fd=parent, follow_symlinks=False)
-        os.utime(parent, ns=times)

@@ -40,7 +40,8 @@ DEVICE_LINKS = (
 )  # fmt: skip
 PROC_READ_ONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 PROC_MASKED = (
-    "acpi", "asound", "config.gz", "diskstats", "driver", "interrupts", "iomem", "ioports", "kallsyms",
+    "acpi", "asound", "cmdline", "config.gz", "consoles", "diskstats", "driver", "interrupts", "iomem",
+    "ioports", "kallsyms",
     "kcore", "key-users", "keys", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats",
     "modules", "partitions", "sched_debug", "scsi", "slabinfo", "softirqs", "swaps", "timer_list",
     "timer_stats", "vmallocinfo",
@@ -115,7 +116,7 @@ class Recipe:
             layers = ["empty"]
         upper = f"upperdir=layer/{lower.part}/upper,workdir=layer/{lower.part}/work"
         data = f"lowerdir={':'.join(layers)},{upper},{OVERLAY_OPTIONS}"
-        spec.mount("overlay", lower.part, target, MS_NODEV, data)
+        spec.mount("overlay", "overlay", target, MS_NODEV, data)
 
     def _workspace(self, spec: Specification) -> None:
         """Made before the pivot, placed after it, so that no link in the root leads it astray."""
@@ -140,7 +141,7 @@ class Recipe:
         owner = self.first_id
         spec.folder("/dev", 0o755, owner)
         spec.mount(
-            "tmpfs", "dev", "/dev", MS_NOSUID | MS_NOEXEC, f"mode=755,size=64k,uid={owner},gid={owner}"
+            "tmpfs", "tmpfs", "/dev", MS_NOSUID | MS_NOEXEC, f"mode=755,size=64k,uid={owner},gid={owner}"
         )
         for name, major, minor in DEVICES:
             spec.add(Op.NODE, f"/dev/{name}", 0o020666, major, minor, owner, owner)
@@ -151,7 +152,7 @@ class Recipe:
         options = f"newinstance,ptmxmode=0666,mode=0620,gid={owner + TTY_GROUP}"
         spec.mount("devpts", "devpts", "/dev/pts", MS_NOSUID | MS_NOEXEC, options)
         shm = f"mode=1777,size={self.shm_bytes},uid={owner},gid={owner}"
-        spec.mount("tmpfs", "shm", "/dev/shm", MS_NOSUID | MS_NODEV, shm)
+        spec.mount("tmpfs", "tmpfs", "/dev/shm", MS_NOSUID | MS_NODEV, shm)
         spec.mount("mqueue", "mqueue", "/dev/mqueue", QUIET)
         self._mask_proc(spec)
 
@@ -162,13 +163,13 @@ class Recipe:
             spec.place(Slot.TREE + 5, f"/proc/{name}")
         for name in folders:
             flags = MS_RDONLY | QUIET
-            spec.mount("tmpfs", "masked", f"/proc/{name}", flags, "size=4k,nr_inodes=1,mode=555")
+            spec.mount("tmpfs", "tmpfs", f"/proc/{name}", flags, "size=4k,nr_inodes=1,mode=555")
 
     def _sys(self, spec: Specification) -> None:
         """Not sysfs, which describes the host, but the two folders that language runtimes ask for."""
         owner = self.first_id
         spec.folder("/sys", 0o555, owner)
-        spec.mount("tmpfs", "sys", "/sys", QUIET, f"mode=755,size=64k,uid={owner},gid={owner}")
+        spec.mount("tmpfs", "tmpfs", "/sys", QUIET, f"mode=755,size=64k,uid={owner},gid={owner}")
         for number, path in enumerate(SYS_SHOWN, 1):
             if Path("/sys", path).is_dir():
                 self._folders(spec, f"/sys/{path}")

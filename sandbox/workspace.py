@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from invigilator.sandbox import files, kernel
+from invigilator.sandbox import changes, files, kernel
 from invigilator.sandbox.base import SandboxError
 from invigilator.sandbox.root import Lower
 
@@ -40,13 +40,15 @@ def check_access(folder: Path, uid: int, gid: int) -> None:
 
 @dataclass(slots=True)
 class CopyBack:
-    """One way home. `skipped`: paths below the workspace that stayed behind, with the reason."""
+    """One way home. `planted`: files of the upper layer that were there before any command, and do not come
+    along unchanged. `skipped`: paths below the workspace that stayed behind, with the reason."""
 
     root_fd: int
     point: bytes
     target: int
     uid: int
     gid: int
+    planted: Mapping[bytes, changes.State]
     skipped: list[str] = field(default_factory=list)
     gathered: dict[bytes, bytes] = field(default_factory=dict)
     depth: int = 0
@@ -57,10 +59,16 @@ class CopyBack:
             found = sorted((os.fsencode(entry.name), entry.stat(follow_symlinks=False)) for entry in entries)
         for name, state in found:
             here = path + b"/" + name if path else name
+            if self._as_planted(here, state):
+                continue
             try:
                 self._entry(upper, name, state, path, here)
             except OSError as error:
                 self._skip(here, error.strerror or str(error))
+
+    def _as_planted(self, here: bytes, state: os.stat_result) -> bool:
+        known = self.planted.get(self.point.rstrip(b"/") + b"/" + here)
+        return not stat.S_ISDIR(state.st_mode) and known == changes.state_of(state)
 
     def _entry(self, upper: int, name: bytes, state: os.stat_result, path: bytes, here: bytes) -> None:
         if stat.S_ISCHR(state.st_mode) and state.st_rdev == 0:
@@ -195,15 +203,22 @@ class CopyBack:
         self.skipped.append(f"{path.decode('utf-8', 'backslashreplace')}: {why}")
 
 
-def copy_back(layer_fd: int, root_fd: int, workspace: Lower, uid: int, gid: int) -> Sequence[str]:
-    """Bring the workspace's changes home; what stayed behind, and why."""
+def copy_back(
+    layer_fd: int,
+    root_fd: int,
+    workspace: Lower,
+    uid: int,
+    gid: int,
+    planted: Mapping[bytes, changes.State],
+) -> Sequence[str]:
+    """Bring the workspace's changes home; what stayed behind, and why. `planted`: see `CopyBack`."""
     try:
         target = os.open(workspace.folders[0], _FOLDER)
     except OSError as error:
         raise SandboxError(f"the workspace {workspace.folders[0]} is gone: {error.strerror}") from error
     with files.opened(target), files.opened(os.open("workspace/upper", _FOLDER, dir_fd=layer_fd)) as upper:
         point = os.fsencode(workspace.mount_point)
-        journey = CopyBack(root_fd, point, target, uid, gid)
+        journey = CopyBack(root_fd, point, target, uid, gid, planted)
         try:
             journey.gather(upper, b"")
             journey.folder(upper, b"")

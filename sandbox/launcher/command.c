@@ -36,7 +36,9 @@ static int enter(const struct command *command, const int *fds)
 	for (int i = 0; i < command->procs; i++)
 		if (write(fds[EXEC_PROCS + i], "0", 1) != 1)
 			return -1;
-	if (setns(fds[EXEC_INIT], CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET | CLONE_NEWCGROUP) < 0 ||
+	/* Its own leaf becomes the root of what it sees: neither names on the host nor the phase. */
+	if (unshare(CLONE_NEWCGROUP) < 0 ||
+	    setns(fds[EXEC_INIT], CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET) < 0 ||
 	    setns(fds[EXEC_MOUNT], CLONE_NEWNS) < 0 || setns(fds[EXEC_USER], CLONE_NEWUSER) < 0)
 		return -1;
 	if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)

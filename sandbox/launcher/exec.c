@@ -109,11 +109,14 @@ void exec_command(int *fds, int fd_count)
 	own_session(&command, fds);
 	if (pipe2(status, O_CLOEXEC) < 0 || setns(fds[EXEC_INIT], CLONE_NEWPID) < 0)
 		refuse(control, errno, STAGE_ENTER);
+	/* Until its exec, the command can be seen inside under the name that it inherits. */
+	prctl(PR_SET_NAME, "init");
 	long child = sys_clone(0, NULL, fds[EXEC_CGROUP]);
 	if (child == 0)
 		become_command(&command, fds, status[1]);
 	if (child < 0)
 		refuse(control, errno, STAGE_ENTER);
+	prctl(PR_SET_NAME, "guard-launcher");
 	close(status[1]);
 	close_others(fds, fd_count);
 	ssize_t got = read(status[0], words, sizeof(words));

@@ -93,6 +93,7 @@ static char **hide_words(int argc, char **argv)
 			return NULL;
 	memset(argv[0], 0, (size_t)(end - argv[0]));
 	memcpy(argv[0], "init", 4); /* shorter than any name that we are started by */
+	*end = ' '; /* the words end without a NUL: /proc/PID/cmdline then stops at the first, as for setproctitle */
 	return words;
 }
 

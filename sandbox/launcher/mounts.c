@@ -51,7 +51,7 @@ static int given(struct build *build, long long index)
 
 static int stage(const char *path)
 {
-	if (mount("stage", path, "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=700,size=1m") < 0)
+	if (mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=700,size=1m") < 0)
 		return -1;
 	return chdir(path);
 }
