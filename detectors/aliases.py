@@ -20,6 +20,8 @@ from invigilator.profiles.paths import canonical
 
 NAMES_MAX = 512
 """Aliases kept of one sandbox; what goes through later ones shows in the end-of-phase comparison."""
+WAITING_MAX = 4096
+"""Symbolic links kept that lead nowhere special yet: what they lead to may become an alias."""
 CHANGES_MAX = 16
 """Changes kept of one alias."""
 TIMELINE_MAX = 255
@@ -44,6 +46,7 @@ class Aliases:
         self.near = near
         self.inside = inside
         self._names: dict[bytes, Timeline] = {}
+        self._waiting: dict[bytes, bytes] = {}
 
     def __len__(self) -> int:
         return len(self._names)
@@ -54,7 +57,7 @@ class Aliases:
         r = batch.records
         done = r["result"] >= 0
         makes = np.flatnonzero(done & is_kind(r, _MAKES))
-        if len(makes) or self._names:
+        if len(makes) or self._names or self._waiting:
             ends = np.flatnonzero(done & is_kind(r, _ENDS) & ((r["kind"] != Kind.OPEN) | created))
             _Walk(self, batch, paths, makes, ends).run()
 
@@ -82,6 +85,26 @@ class Aliases:
     def names(self) -> KeysView[bytes]:
         """Every alias."""
         return self._names.keys()
+
+    def wait(self, name: bytes, target: bytes) -> bool:
+        """Remember a link that leads nowhere special; whether there was room."""
+        if name not in self._waiting and len(self._waiting) >= WAITING_MAX:
+            return False
+        self._waiting[name] = target
+        return True
+
+    def forget(self, name: bytes) -> bytes | None:
+        """The link waits no more; where it led to."""
+        return self._waiting.pop(name, None)
+
+    def waiting(self) -> KeysView[bytes]:
+        """Every link that leads nowhere special."""
+        return self._waiting.keys()
+
+    def waiting_for(self, name: bytes) -> list[tuple[bytes, bytes]]:
+        """(link, target) of those that lead to `name` or below it."""
+        below = name + b"/"
+        return [(link, to) for link, to in self._waiting.items() if to == name or to.startswith(below)]
 
     @property
     def is_full(self) -> bool:
@@ -129,18 +152,22 @@ class _Walk:
 
     def run(self) -> None:
         last = int(self._batch.records["seq"][-1]) + 1
+        kinds = self._batch.records["kind"]
         for source, rows in self._makes.items():
             if self._aliases.near(source, last):
                 self._enqueue(rows, False)
+            else:
+                self._enqueue([row for row in rows if kinds[row] == SYMLINK], False)
         for name in list(self._aliases.names()):
             self._enqueue_near(name)
+        for name in self._aliases.waiting() & self._ends.keys():
+            self._enqueue(self._ends[name], True)
         while self._queue:
             seq, makes, row = heapq.heappop(self._queue)
             if makes:
                 self._make(seq, row)
             else:
-                for name in self._ended_by(row):
-                    self._aliases.add(name, seq, None)
+                self._end(seq, row)
 
     def _make(self, seq: int, row: int) -> None:
         name, source = self._pair(row)
@@ -148,9 +175,36 @@ class _Walk:
             return
         target = self._aliases.lead(source, seq)
         name = self._aliases.lead(name, seq, follow=False)
-        special = name != target and self._aliases.near(target, seq) and not self._aliases.inside(name)
-        if special and self._aliases.add(name, seq, target):
+        if name == target or self._aliases.inside(name):
+            return
+        if self._aliases.near(target, seq):
+            self._name(name, seq, target)
+        elif self._batch.records["kind"][row] == SYMLINK and self._aliases.wait(name, source):
+            self._enqueue(self._ends.get(name, []), True, seq)
+
+    def _end(self, seq: int, row: int) -> None:
+        moved = None
+        for name in self._ended_by(row):
+            self._aliases.add(name, seq, None)
+            moved = self._aliases.forget(name) or moved
+        if moved is not None and self._batch.records["kind"][row] == RENAME:
+            name = self._pair(row)[0]
+            if self._aliases.wait(name, moved):
+                self._enqueue(self._ends.get(name, []), True, seq)
+
+    def _name(self, name: bytes, seq: int, target: bytes) -> None:
+        """`name` leads to a special place from now on, and so do the links that waited for it."""
+        names = [(name, target)]
+        while names:
+            name, target = names.pop()
+            self._aliases.forget(name)
+            if not self._aliases.add(name, seq, target):
+                continue
             self._enqueue_near(name, seq)
+            for link, to in self._aliases.waiting_for(name):
+                leads_to = canonical(target + to[len(name) :])
+                if link != leads_to and self._aliases.near(leads_to, seq):
+                    names.append((link, leads_to))
 
     def _enqueue_near(self, name: bytes, after: int = 0) -> None:
         self._enqueue(self._ends.get(name, []), True, after)
