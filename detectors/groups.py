@@ -1,8 +1,8 @@
 """Hits, gathered into what an incident says: one group per (outcome, phase, step) of a detector.
 
 A group counts its proofs, or, where it has none, its signs. Its evidence is the surest and earliest of its
-events. Hits that depend on whether their process met the object on a walk are kept by process and folder until
-they are settled.
+events. Hits that depend on whether their process met the object on a walk are kept by process and folder
+until they are settled.
 """
 
 from __future__ import annotations

@@ -160,15 +160,17 @@ class Recorder:
         )
 
     def canaries_in_submission(self, sandbox: Sandbox, canaries: Sequence[Canary]) -> None:
-        """Submitted files that hold what a canary says."""
+        """Submitted files that hold what a canary says: small files first, of each its beginning. What could
+        not be searched is told as a limit, in bytes."""
         if not canaries:
             return
-        left = SUBMISSION_MAX_BYTES
-        for change in sandbox.changes(self.policy.filesystem.submission):
-            if change.change not in ("added", "modified") or change.size == 0 or left <= 0:
-                continue
-            content = _content(sandbox, change.path)
+        left, unsearched = SUBMISSION_MAX_BYTES, 0
+        submitted = [c for c in sandbox.changes(self.policy.filesystem.submission) if _holds_content(c)]
+        for change in sorted(submitted, key=lambda change: (change.size, change.path)):
+            most = min(left, canary.READ_MAX_BYTES)
+            content = _beginning(sandbox, change.path, most) if most else b""
             left -= len(content)
+            unsearched += max(change.size - len(content), 0)
             for one in canary.matches(canaries, content):
                 if one.path.encode() != change.path:
                     self._emit(
@@ -179,6 +181,14 @@ class Recorder:
                         ino=change.ino,
                         cls=EventClass.FILE,
                     )
+        if unsearched:
+            self._emit(
+                Kind.LIMIT,
+                text=b"canary_search",
+                a0=unsearched,
+                a1=SUBMISSION_MAX_BYTES,
+                cls=EventClass.FILE,
+            )
 
     def limits(self, hits: Iterable[LimitHit]) -> None:
         """Limits that were reached; each is told once."""
@@ -227,16 +237,29 @@ def _since(before: tuple[Change, bytes] | None, change: Change, digest: bytes) -
 
 
 def _digest(sandbox: Sandbox, change: Change) -> bytes:
-    """Hex SHA-256 of a changed file's beginning; b"" for what is no regular file or is gone."""
+    """Hex SHA-256 of a changed file; b"" for what is no regular file or is gone."""
     if change.change == "removed" or not stat.S_ISREG(change.mode):
         return b""
     return hashlib.sha256(_content(sandbox, change.path, HASHED_MAX_BYTES)).hexdigest().encode()
 
 
-def _content(sandbox: Sandbox, path: bytes, most: int = canary.READ_MAX_BYTES) -> bytes:
-    """A file's beginning; b"" for what is no regular file or is gone."""
+def _content(sandbox: Sandbox, path: bytes, most: int) -> bytes:
+    """A file's content; b"" for what is no regular file, is larger or is gone."""
     try:
         return sandbox.read_file(path.decode("utf-8", "surrogateescape"), most)
+    except (SandboxError, OSError):
+        return b""
+
+
+def _holds_content(change: Change) -> bool:
+    regular = stat.S_ISREG(change.mode) or not change.mode
+    return change.change in ("added", "modified") and change.size > 0 and regular
+
+
+def _beginning(sandbox: Sandbox, path: bytes, most: int) -> bytes:
+    """A file's beginning; b"" for what is no regular file or is gone."""
+    try:
+        return sandbox.read_beginning(path.decode("utf-8", "surrogateescape"), most)
     except (SandboxError, OSError):
         return b""
 

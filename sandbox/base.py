@@ -201,6 +201,10 @@ class Sandbox(abc.ABC):
     def read_file(self, path: str, limit_bytes: int = 64 << 20) -> bytes:
         """Take a regular file out of the sandbox, never through a symbolic link out of it."""
 
+    def read_beginning(self, path: str, limit_bytes: int) -> bytes:
+        """As `read_file`, at most `limit_bytes` from the file's beginning, however large it is."""
+        return self.read_file(path, limit_bytes)
+
     @abc.abstractmethod
     def copy_back(self) -> None:
         """Bring the workspace's changes to the host folder as its owner, without setuid bits, devices or

@@ -32,18 +32,23 @@ def opened(fd: int) -> Iterator[int]:
 
 def read_file(root: int, path: str | bytes, limit_bytes: int) -> bytes:
     """The content of a regular file; `SandboxError` where it is none or too large."""
+    content = read_beginning(root, path, limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise SandboxError(f"{os.fsdecode(path)} in the sandbox is larger than {limit_bytes} bytes")
+    return content
+
+
+def read_beginning(root: int, path: str | bytes, limit_bytes: int) -> bytes:
+    """At most `limit_bytes` of a regular file; `SandboxError` where it is none."""
     shown = os.fsdecode(path)
     try:
         with opened(open_inside(root, path, os.O_RDONLY | os.O_NONBLOCK)) as fd:
             state = os.fstat(fd)
             if not stat.S_ISREG(state.st_mode):
                 raise SandboxError(f"{shown} in the sandbox is not a regular file")
-            content = _read_up_to(fd, limit_bytes + 1)
+            return _read_up_to(fd, limit_bytes)
     except OSError as error:
         raise SandboxError(f"cannot read {shown} in the sandbox: {error.strerror}") from error
-    if len(content) > limit_bytes:
-        raise SandboxError(f"{shown} in the sandbox is larger than {limit_bytes} bytes")
-    return content
 
 
 def _read_up_to(fd: int, size: int) -> bytes:

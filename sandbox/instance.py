@@ -243,6 +243,10 @@ class ProcessSandbox(Sandbox):
         """See the contract."""
         return files.read_file(self._root, path, limit_bytes)
 
+    def read_beginning(self, path: str, limit_bytes: int) -> bytes:
+        """See the contract."""
+        return files.read_beginning(self._root, path, limit_bytes)
+
     def copy_back(self) -> None:
         """See the contract."""
         assert self._layer is not None

@@ -8,6 +8,7 @@ import pytest
 
 from invigilator.ebpf.events import DiffChange, Kind
 from invigilator.ebpf.sensor import Sensor
+from invigilator.guard.canary import Canary
 from invigilator.guard.facts import Recorder
 from invigilator.profiles import library
 from invigilator.sandbox.base import Change, Sandbox
@@ -74,3 +75,45 @@ def test_new_files_do_not_crowd_out_a_changed_one(monkeypatch: pytest.MonkeyPatc
         {b"/workspace/tests/%d.py" % n: b"" for n in range(9)}, [Change(TEST, "modified", 3, FILE, 7)]
     )
     assert (TEST, DiffChange.MODIFIED) in told(flood)
+
+
+class Submitted(Files):
+    """Files of which only the beginning may be asked for."""
+
+    def read_beginning(self, path: str, most: int) -> bytes:
+        return self.added[path.encode()][:most]
+
+
+def searched(files: Submitted) -> tuple[list[bytes], list[int]]:
+    """Where a canary was found, and how many bytes are told not to have been searched."""
+    found: list[bytes] = []
+    left: list[int] = []
+
+    class Facts:
+        def emit(self, slot: int, kind: Kind, **fields: Any) -> None:
+            if kind == Kind.CANARY_MATCH:
+                found.append(fields["path"])
+            else:
+                assert (kind, fields["text"]) == (Kind.LIMIT, b"canary_search")
+                left.append(fields["a0"])
+
+    recorder = Recorder(cast(Sensor, Facts()), 0, library.load("swe-task"))
+    planted = [Canary("/workspace/key.txt", b"q1: marker", (b"marker",))]
+    recorder.canaries_in_submission(cast(Sandbox, files), planted)
+    return found, left
+
+
+def test_a_large_submitted_files_beginning_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("invigilator.guard.canary.READ_MAX_BYTES", 64)
+    files = Submitted({b"/workspace/big": b"my marker" + bytes(200), b"/workspace/small": b"none"})
+    assert searched(files) == ([b"/workspace/big"], [145])
+
+
+def test_large_files_hide_no_small_one_and_what_is_not_searched_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("invigilator.guard.facts.SUBMISSION_MAX_BYTES", 100)
+    large = {b"/workspace/%d" % n: bytes(90) for n in range(3)}
+    files = Submitted(large | {b"/workspace/zz": b"a marker"})
+    assert searched(files) == ([b"/workspace/zz"], [178])
+    assert searched(Submitted({b"/workspace/zz": b"a marker"})) == ([b"/workspace/zz"], [])
