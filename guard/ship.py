@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import httpx
 
@@ -29,7 +29,12 @@ REQUEST_TIMEOUT_S = 60.0
 BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 PATIENCE_S = 5.0
 """How long a verdict waits for a store that does not answer: long enough for one that is just starting."""
+TOGETHER = 16
+TOGETHER_BYTES = 1 << 20
+"""How many small segments go in one request, and what they hold together at most."""
 _FINAL_REFUSALS = (400, 409, 413, 422)
+_UNKNOWN_THERE = (404, 405)
+"""A service of an earlier version takes segments one by one."""
 
 
 class ShipError(GuardError):
@@ -113,10 +118,27 @@ class Shipper:
     def _send_pending(self) -> None:
         client = self._connect()
         while segments := self._spool.pending():
-            for segment in segments:
+            for group in _groups(segments):
                 if self._stopping.is_set():
                     return
-                self._send(client, segment)
+                if len(group) == 1 or not self._send_together(client, group):
+                    for segment in group:
+                        self._send(client, segment)
+
+    def _send_together(self, client: httpx.Client, group: Sequence[Segment]) -> bool:
+        """Send a group in one request; False where one of it is damaged or refused, to be found by itself."""
+        try:
+            parts = [part for one in group for part in (one.header().encode(), b"\n", one.read_bytes())]
+        except SegmentError:
+            return False
+        headers = {"Content-Type": "application/octet-stream"}
+        answer = client.post("/v1/segments/together", content=b"".join(parts), headers=headers)
+        if answer.status_code in (*_FINAL_REFUSALS, *_UNKNOWN_THERE):
+            return False
+        if not answer.is_success:
+            raise ShipError(_problem(answer))
+        self._acknowledge(group)
+        return True
 
     def _send(self, client: httpx.Client, segment: Segment) -> None:
         try:
@@ -133,8 +155,12 @@ class Shipper:
             return
         if not answer.is_success:
             raise ShipError(_problem(answer))
-        self._spool.acknowledge(segment)
-        self._on_shipped(segment)
+        self._acknowledge([segment])
+
+    def _acknowledge(self, stored: Sequence[Segment]) -> None:
+        for segment in stored:
+            self._spool.acknowledge(segment)
+            self._on_shipped(segment)
         with self._progress:
             self._progress.notify_all()
 
@@ -162,6 +188,18 @@ class Shipper:
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
+
+
+def _groups(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+    """The segments in their order, neighbours that are small together."""
+    group: list[Segment] = []
+    for one in segments:
+        if group and (len(group) == TOGETHER or sum(s.size_bytes for s in [*group, one]) > TOGETHER_BYTES):
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
 
 
 def _problem(answer: httpx.Response) -> str:

@@ -9,7 +9,8 @@ store.query("SELECT kind, count() FROM incidents_current GROUP BY kind").to_pand
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,13 +44,16 @@ TABLES = (
 """Tables that segments may bring rows to."""
 
 
-_LEDGER_ROW = """
+_LEDGER_INSERT = """
 INSERT INTO segments (segment_id, table_name, rows, bytes, sha256, schema_version, sandbox_id, first_seq,
                       last_seq, node_id, boot_id, number, wall_offset_ns, day)
-VALUES ({id:UUID}, {table:String}, {rows:UInt64}, {bytes:UInt64}, {sha:String}, {version:UInt16},
-        {box:Nullable(UUID)}, {first:UInt64}, {last:UInt64}, {node:UUID}, {boot:UUID}, {number:UInt64},
-        {offset:Int64}, {day:Date})
-"""
+VALUES """
+
+_LEDGER_VALUES = """(
+    {id:UUID}, {table:String}, {rows:UInt64}, {bytes:UInt64}, {sha:String}, {version:UInt16},
+    {box:Nullable(UUID)}, {first:UInt64}, {last:UInt64}, {node:UUID}, {boot:UUID}, {number:UInt64},
+    {offset:Int64}, {day:Date})"""
+"""Each name gets the row's number behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +94,31 @@ class Store:
         `header` is what came along (`Segment.header()`); it must agree with the file. SegmentError for bytes
         that will never be taken (quarantine them); StoreUnavailableError for another try later.
         """
-        sent = Segment.from_header(header) if isinstance(header, str) else header
-        found, rows = segment.decode(content, sent.sha256 if sent else None)
-        if sent is not None and sent != found:
-            raise SegmentError(f"the header sent with segment {found.id} does not agree with the segment")
+        return self.ingest_together([(content, header)])[0]
+
+    def ingest_together(self, sent: Sequence[tuple[bytes, str | Segment | None]]) -> list[Ingested]:
+        """Store several segments, each as `ingest` does: small ones share what a statement costs.
+        SegmentError where any is refused; nothing of the call is stored then."""
+        decoded = [_decode(content, header) for content, header in sent]
         with self._guard:
-            self._check_columns(found, rows.column_names)
-            if self._ledger_has(found):
-                return Ingested(str(found.id), found.rows, True)
-            interrupted = self._rows_of(found) > 0
-            if interrupted:
-                self._repair(found)
-            else:
-                self._insert(found, rows.column_names, content)
-            self._write_ledger(found)
-            return Ingested(str(found.id), found.rows, interrupted)
+            for found, rows in decoded:
+                self._check_columns(found, rows.column_names)
+            known = self._known_rows([found for found, _ in decoded])
+            done: dict[uuid.UUID, Ingested] = {}
+            written: list[Segment] = []
+            for (found, rows), (content, _) in zip(decoded, sent, strict=True):
+                in_ledger, in_table = known[found.id]
+                again = in_ledger or found.id in done
+                if not again:
+                    if in_table:
+                        self._repair(found)
+                    else:
+                        self._insert(found, rows.column_names, content)
+                    written.append(found)
+                done.setdefault(found.id, Ingested(str(found.id), found.rows, again or in_table > 0))
+            if written:
+                self._write_ledger(written)
+            return [done[found.id] for found, _ in decoded]
 
     def query(
         self, sql: str, parameters: Mapping[str, Any] | None = None, *, limits: Limits | None = None
@@ -176,20 +190,29 @@ class Store:
                 f"segment {found.id} has columns that {found.table} has not: {sorted(missing)}"
             )
 
-    def _ledger_has(self, found: Segment) -> bool:
-        sql = "SELECT count() AS n FROM segments WHERE segment_id = {id:UUID}"
-        return bool(self._engine.select(sql, {"id": str(found.id)})["n"][0].as_py())
-
-    def _rows_of(self, found: Segment) -> int:
-        """Rows of the segment in its table although the ledger does not know it: all (one part), or none."""
-        where = "day = {day:Date} AND segment_id = {id:UUID}"
-        parameters: dict[str, Any] = {"id": str(found.id), "day": found.day.isoformat()}
-        if found.table == "events" and found.ranges:  # one look-up by the table's key instead of a search
-            where += " AND sandbox_id = {box:UUID} AND seq = {seq:UInt64}"
-            box, span = next(iter(found.ranges.items()))
-            parameters |= {"box": str(box), "seq": span.first}
-        counted = self._engine.select(f"SELECT count() AS n FROM {found.table} WHERE {where}", parameters)
-        return int(counted["n"][0].as_py())
+    def _known_rows(self, segments: Sequence[Segment]) -> dict[uuid.UUID, tuple[bool, int]]:
+        """By segment: whether the ledger has it, and how many of its rows are in its table although the
+        ledger may not know it: all (one part), or none."""
+        parts: list[str] = []
+        parameters: dict[str, Any] = {}
+        for number, found in enumerate(segments):
+            parameters |= {f"id{number}": str(found.id), f"day{number}": found.day.isoformat()}
+            this = f"segment_id = {{id{number}:UUID}}"
+            where = f"day = {{day{number}:Date}} AND {this}"
+            if found.table == "events" and found.ranges:  # one look-up by the table's key instead of a search
+                box, span = next(iter(found.ranges.items()))
+                where += f" AND sandbox_id = {{box{number}:UUID}} AND seq = {{seq{number}:UInt64}}"
+                parameters |= {f"box{number}": str(box), f"seq{number}": span.first}
+            parts += [
+                f"SELECT {2 * number} AS part, count() AS n FROM segments WHERE {this}",
+                f"SELECT {2 * number + 1} AS part, count() AS n FROM {found.table} WHERE {where}",
+            ]
+        counted = self._engine.select(" UNION ALL ".join(parts), parameters)
+        counts = dict(zip(counted["part"].to_pylist(), counted["n"].to_pylist(), strict=True))
+        return {
+            found.id: (counts[2 * number] > 0, counts[2 * number + 1])
+            for number, found in enumerate(segments)
+        }
 
     def _insert(self, found: Segment, names: list[str], content: bytes) -> None:
         settings: dict[str, str | int] = {
@@ -216,23 +239,37 @@ class Store:
                 {"id": str(found.id), "day": found.day.isoformat()},
             )
 
-    def _write_ledger(self, found: Segment) -> None:
-        self._engine.command(
-            _LEDGER_ROW,
-            {
-                "id": str(found.id),
-                "table": found.table,
-                "rows": found.rows,
-                "bytes": found.size_bytes,
-                "sha": found.sha256,
-                "version": found.schema_version,
-                "box": None if found.sandbox_id is None else str(found.sandbox_id),
-                "first": found.first_seq,
-                "last": found.last_seq,
-                "node": str(found.node_id),
-                "boot": str(found.boot_id),
-                "number": found.number,
-                "offset": found.wall_offset_ns,
-                "day": found.day.isoformat(),
-            },
-        )
+    def _write_ledger(self, segments: Sequence[Segment]) -> None:
+        rows: list[str] = []
+        parameters: dict[str, Any] = {}
+        for number, found in enumerate(segments):
+            rows.append(_LEDGER_VALUES.replace(":", f"{number}:"))
+            parameters |= {f"{name}{number}": value for name, value in _ledger_values(found).items()}
+        self._engine.command(_LEDGER_INSERT + ", ".join(rows), parameters)
+
+
+def _ledger_values(found: Segment) -> dict[str, str | int | None]:
+    return {
+        "id": str(found.id),
+        "table": found.table,
+        "rows": found.rows,
+        "bytes": found.size_bytes,
+        "sha": found.sha256,
+        "version": found.schema_version,
+        "box": None if found.sandbox_id is None else str(found.sandbox_id),
+        "first": found.first_seq,
+        "last": found.last_seq,
+        "node": str(found.node_id),
+        "boot": str(found.boot_id),
+        "number": found.number,
+        "offset": found.wall_offset_ns,
+        "day": found.day.isoformat(),
+    }
+
+
+def _decode(content: bytes, header: str | Segment | None) -> tuple[Segment, pa.Table]:
+    sent = Segment.from_header(header) if isinstance(header, str) else header
+    found, rows = segment.decode(content, sent.sha256 if sent else None)
+    if sent is not None and sent != found:
+        raise SegmentError(f"the header sent with segment {found.id} does not agree with the segment")
+    return found, rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -11,9 +12,10 @@ from pydantic import BaseModel
 from invigilator.guard.api.access import Caller, needs
 from invigilator.guard.api.gate import StoreGate
 from invigilator.guard.api.problem import ProblemError
-from invigilator.incidents.segment import SegmentError
+from invigilator.incidents.segment import Segment, SegmentError
 
 router = APIRouter(prefix="/v1", tags=["ingest"])
+TOGETHER_MAX = 64
 _log = logging.getLogger("invigilator.serve")
 
 
@@ -32,14 +34,46 @@ async def store_segment(request: Request, caller: Annotated[Caller, Depends(need
     Answered only once it is durable; sending it again changes nothing. 422: it will never be taken, set it
     aside. 503: the store is down, send it again.
     """
-    gate: StoreGate = request.app.state.gate
     header = request.headers.get("x-segment")
     if not header:
         raise ProblemError(422, "invalid-segment", "header X-Segment must hold the segment's header as JSON")
-    content = await request.body()
+    return (await _store(request, caller, [(await request.body(), header)]))[0]
+
+
+@router.post("/segments/together")
+async def store_segments(
+    request: Request, caller: Annotated[Caller, Depends(needs("ingest"))]
+) -> list[Stored]:
+    """Store several small segments as if each were sent by itself, for less.
+
+    The body: for each its header as one line of JSON, then its Arrow file, of the header's `size_bytes`. 422:
+    one of them will never be taken, and none was stored; send each by itself to learn which.
+    """
+    return await _store(request, caller, _parts(await request.body()))
+
+
+def _parts(body: bytes) -> list[tuple[bytes, str]]:
+    parts: list[tuple[bytes, str]] = []
+    at = 0
     try:
-        done = await gate.run(lambda store: store.ingest(content, header))
+        while at < len(body):
+            line = body.index(b"\n", at)
+            header = body[at:line].decode()
+            end = line + 1 + max(0, Segment.from_header(header).size_bytes)
+            parts.append((body[line + 1 : end], header))
+            at = end
+    except (ValueError, SegmentError) as error:
+        raise ProblemError(422, "invalid-segment", f"no header of a segment: {error}") from error
+    if not 0 < len(parts) <= TOGETHER_MAX:
+        raise ProblemError(422, "invalid-segment", f"between 1 and {TOGETHER_MAX} segments go together")
+    return parts
+
+
+async def _store(request: Request, caller: Caller, parts: Sequence[tuple[bytes, str]]) -> list[Stored]:
+    gate: StoreGate = request.app.state.gate
+    try:
+        done = await gate.run(lambda store: store.ingest_together(parts))
     except SegmentError as error:
         _log.warning("segment refused from %s: %s", caller.name, error)
         raise ProblemError(422, "invalid-segment", str(error)) from error
-    return Stored(segment_id=done.segment_id, rows=done.rows, duplicate=done.duplicate)
+    return [Stored(segment_id=one.segment_id, rows=one.rows, duplicate=one.duplicate) for one in done]

@@ -231,3 +231,24 @@ def test_a_segment_sent_twice_is_stored_once(service: Service, tmp_path: Path) -
     assert [answer["duplicate"] for answer in answers] == [False, True]
     body = {"query": "SELECT count() FROM rollouts WHERE rollout_id = 'l-twice'"}
     assert service.client().post("/v1/sql", json=body).json()["rows"] == [[1]]
+
+
+def test_segments_sent_together_are_each_stored_once(service: Service, tmp_path: Path) -> None:
+    from invigilator.incidents.rows import report_rows
+    from invigilator.incidents.spool import Spool
+
+    spool = Spool(tmp_path / "spool")
+    names = [f"l-together-{number}" for number in range(3)]
+    made = [
+        spool.append("rollouts", report_rows(report(name), wall_offset_ns=0)["rollouts"], None)
+        for name in names
+    ]
+    body = b"".join(one.header().encode() + b"\n" + one.read_bytes() for one in made)
+    spool.close()
+    client = service.client()
+    assert client.post("/v1/segments/together", content=body[:-20]).status_code == 422
+    assert client.post("/v1/segments/together", content=b"").status_code == 422
+    answers = [client.post("/v1/segments/together", content=body).json() for _ in range(2)]
+    assert [[one["duplicate"] for one in answer] for answer in answers] == [[False] * 3, [True] * 3]
+    query = "SELECT count() FROM rollouts WHERE startsWith(rollout_id, 'l-together-')"
+    assert client.post("/v1/sql", json={"query": query}).json()["rows"] == [[3]]

@@ -94,12 +94,28 @@ def test_the_engines_own_deduplication_holds_where_ledger_and_check_see_nothing(
     store: Store, spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = spool.append("events", rows(100, BOX), BOX)
-    monkeypatch.setattr(store, "_ledger_has", lambda found: False)
-    monkeypatch.setattr(store, "_rows_of", lambda found: 0)
+    monkeypatch.setattr(store, "_known_rows", lambda segments: {one.id: (False, 0) for one in segments})
     for _ in range(3):
         ingest(store, made)
     assert count(store) == 100
     assert store.query("SELECT sum(events) AS n FROM activity_readable")["n"][0].as_py() == 100
+
+
+def test_segments_sent_together_are_stored_as_if_each_came_by_itself(store: Store, spool: Spool) -> None:
+    made = [spool.append("events", rows(100, BOX, 1 + 100 * i), BOX) for i in range(3)]
+    ingest(store, made[0])
+    sent = [(one.read_bytes(), one.header()) for one in [*made, made[1]]]
+    assert [one.duplicate for one in store.ingest_together(sent)] == [True, False, False, False]
+    assert (count(store), count(store, "segments")) == (300, 3)
+    assert all(one.duplicate for one in store.ingest_together(sent))
+    assert (count(store), count(store, "segments")) == (300, 3)
+
+
+def test_of_segments_sent_together_none_is_stored_where_one_is_refused(store: Store, spool: Spool) -> None:
+    good, bad = (spool.append("events", rows(100, BOX, 1 + 100 * i), BOX) for i in range(2))
+    with pytest.raises(SegmentError):
+        store.ingest_together([(good.read_bytes(), good.header()), (bad.read_bytes()[:-9], bad.header())])
+    assert (count(store), count(store, "segments")) == (0, 0)
 
 
 def test_one_segment_is_one_part(store: Store, spool: Spool) -> None:
