@@ -64,7 +64,7 @@ class Launcher:
 
     def _spawn(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        image = _sealed("guard-launcher", self._binary.read_bytes())
+        image = _sealed("init", self._binary.read_bytes())
         os.fchmod(image, 0o500)
         try:
             process = subprocess.Popen(

@@ -3,7 +3,10 @@
 Owner, permissions and modification time are those of a file that lies beside the canary. The inode number and
 the times of change and birth cannot be chosen: those of a file in the writable layer differ from those of the
 files below. So a few neighbours are written anew into that layer, with all else as it was, and the canary is
-one of several. What remains: in a folder without other files it is alone, and the place and name are its own.
+one of several.
+
+What remains: a folder without other plain files gives it no company, and a folder that the layers below have
+lists it after theirs where names are not sorted.
 """
 
 from __future__ import annotations
@@ -52,11 +55,16 @@ def plant(root: int, canary: CanaryFile, owner: int) -> None:
             and max(one.state.st_uid, one.state.st_gid) < owner + COUNT
         ]
         model = draw.choice(neighbours).state if neighbours else before
-        files.write_file(root, path, canary.content, stat.S_IMODE(model.st_mode) & 0o666 | 0o400, owner)
+        companions = _companions(neighbours, draw)
+        turn = draw.randint(0, len(companions))
+        for one in companions[:turn]:
+            _write_anew(root, parent, folder, one)
+        mode = stat.S_IMODE(model.st_mode) & 0o666 | 0o400
+        files.write_file(root, path, canary.content, mode, owner)
         if neighbours:
             os.chown(name, model.st_uid, model.st_gid, dir_fd=parent, follow_symlinks=False)
         _set_time(parent, name, _near(model.st_mtime_ns, draw))
-        for one in _companions(neighbours, draw):
+        for one in companions[turn:]:
             _write_anew(root, parent, folder, one)
         os.utime(parent, ns=(before.st_atime_ns, before.st_mtime_ns))
 

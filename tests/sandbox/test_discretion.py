@@ -140,20 +140,32 @@ def test_a_canary_has_the_looks_of_a_neighbour(make_box: MakeBox) -> None:
     assert tuple(canary[-2:]) in {tuple(row[-2:]) for row in rows.values()} | {("root:root", "644")}
 
 
+def _alike(box: Box) -> list[str]:
+    """Files of /etc whose inode number and change time are like the canary's, by inode number."""
+    text = box.sh("cd /etc; stat -c '%i %Z %n' *").text
+    rows = [(int(ino), int(changed), name) for ino, changed, name in map(str.split, text.splitlines())]
+    (own,) = [row for row in rows if row[2] == "answers.json"]
+    return [
+        name for ino, changed, name in sorted(rows) if abs(ino - own[0]) < 999 and abs(changed - own[1]) < 60
+    ]
+
+
 def test_a_canarys_inode_and_change_time_are_not_alone(make_box: MakeBox) -> None:
+    places = set()
+    for number in range(4):
+        box = make_box(canaries=[CanaryFile("/etc/answers.json", b"%d" % number)])
+        assert list(box.sandbox.changes(["/"])) == []
+        alike = _alike(box)
+        assert len(alike) >= 4, alike
+        places.add(alike.index("answers.json"))
+    assert len(places) > 1, "neither always the first nor always the last"
+
+
+def test_companions_are_as_they_were(make_box: MakeBox) -> None:
+    look = "cd /etc; find . -maxdepth 1 -type f ! -name answers.json -printf '%p %s %m %u:%g %t\\n' | sort"
+    both = look + "; cat $(find . -maxdepth 1 -type f ! -name answers.json | sort) | sha256sum"
     box = make_box(canaries=[CanaryFile("/etc/answers.json", b"{}")])
-    before = box.sandbox.changes(["/"])
-    assert list(before) == []
-    rows = [
-        row.split() for row in box.sh("stat -c '%n %i %Z' /etc/*").text.splitlines() if len(row.split()) == 3
-    ]
-    (own,) = [row for row in rows if row[0] == "/etc/answers.json"]
-    alike = [
-        row[0]
-        for row in rows
-        if abs(int(row[1]) - int(own[1])) < 1000 and abs(int(row[2]) - int(own[2])) < 60
-    ]
-    assert len(alike) >= 4, alike
+    assert box.sh(both).out == make_box().sh(both).out
 
 
 def test_canaries_and_their_companions_do_not_come_home(make_box: MakeBox, workspace: Path) -> None:
