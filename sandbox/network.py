@@ -25,6 +25,7 @@ from invigilator.profiles import network as compiler
 from invigilator.profiles.network import NetRule, NetworkRules
 from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox.base import SandboxError, UnavailableError
+from invigilator.sandbox.forwarding import Forwarding
 from invigilator.sandbox.launching import Launcher
 from invigilator.sandbox.spec import Op, Specification
 
@@ -76,6 +77,8 @@ class Links:
         self._launcher = launcher
         self._lock = threading.Lock()
         self._tables: _Tables | None = None
+        self._live: set[str] = set()
+        self._forwarding = Forwarding()
 
     def make(self, number: int, namespace: int, wanted: Needs) -> Link:
         """Link the network namespace (a descriptor); `number` is unique among live sandboxes."""
@@ -83,9 +86,10 @@ class Links:
         gateway, inside = (str(ipaddress.ip_address(first + offset)) for offset in (0, 1))
         link = Link(f"{PREFIX}{os.getpid():x}-{number:x}", inside, gateway)
         with self._lock:
-            tables = self._ready()
-            self._pair(link, namespace)
+            self._live.add(link.name)
             try:
+                tables = self._ready()
+                self._pair(link, namespace)
                 tables.run(filter_text(link, wanted))
                 self._inside(link, namespace)
             except BaseException:
@@ -101,15 +105,25 @@ class Links:
     def close(self) -> None:
         """Remove the tables."""
         with self._lock:
-            if self._tables:
-                self._tables.close()
-            self._tables = None
+            self._leave()
+
+    def sweep(self) -> None:
+        """Undo what dead agents left."""
+        with self._lock:
+            self._forwarding.sweep()
+
+    def _leave(self) -> None:
+        """Nothing is linked: the host is as it was."""
+        if self._tables:
+            self._tables.close()
+        self._tables = None
+        self._forwarding.off()
 
     def _ready(self) -> _Tables:
         if self._tables is None:
             self._tables = _Tables()
             name = f"{PREFIX}{os.getpid():x}-all-{next(_numbers)}"
-            self._tables.run(masquerade_text(name, forwarding()))
+            self._tables.run(masquerade_text(name, self._forwarding.on(_uplinks())))
         return self._tables
 
     def _pair(self, link: Link, namespace: int) -> None:
@@ -142,6 +156,9 @@ class Links:
         if self._tables:
             with contextlib.suppress(SandboxError):
                 self._tables.run(f"delete table netdev {link.name}\n")
+        self._live.discard(link.name)
+        if not self._live:
+            self._leave()
 
 
 def filter_text(link: Link, wanted: Needs) -> str:
@@ -187,18 +204,6 @@ def masquerade_text(name: str, only_ours: bool) -> str:
     if only_ours:
         lines.append(f'iifname != "{PREFIX}*" oifname != "{PREFIX}*" drop')
     return "\n".join([*lines, "}", "}"]) + "\n"
-
-
-def forwarding() -> bool:
-    """Let the uplinks forward; whether that was off before. It stays on: answers come in through them."""
-    folder = Path("/proc/sys/net/ipv4/conf")
-    changed = False
-    for link in _uplinks():
-        file = folder / link / "forwarding"
-        if file.exists() and file.read_text().strip() == "0":
-            file.write_text("1")
-            changed = True
-    return changed
 
 
 def _uplinks() -> set[str]:

@@ -20,8 +20,10 @@ from invigilator.profiles.policy import EgressRule, Network, Policy
 from invigilator.sandbox.base import SandboxSpec, Streams
 from invigilator.sandbox.process import ProcessBackend
 
+def forwards(): return Path('/proc/sys/net/ipv4/conf/up0/forwarding').read_text().strip()
 def sh(text): subprocess.run(["bash", "-ec", text], check=True)
 sh('''
+mount -t tmpfs run /run
 ip link set lo up
 ip link add up0 type veth peer name up1; ip link set up1 up
 ip addr add 198.51.100.1/24 dev up0; ip link set up0 up
@@ -139,10 +141,42 @@ def test_links_and_tables_go_with_an_agent_that_is_killed(as_host) -> None:  # t
         deadline = time.monotonic() + 10
         while seen() != (0, 0) and time.monotonic() < deadline:
             time.sleep(0.1)
-        print(before, seen())
+        on = forwards()
+        backend.sweep()
+        print(before, seen(), on, forwards())
         """
     )
-    assert out.strip() == "(1, 2) (0, 0)"
+    assert out.strip() == "(1, 2) (0, 0) 1 0"
+
+
+def test_uplinks_forward_only_while_something_is_linked(as_host) -> None:  # type: ignore[no-untyped-def]
+    out = as_host(
+        """
+        other = Path(sys.argv[1]).with_name("other")
+        other.mkdir()
+        (other / "roots").symlink_to(Path(sys.argv[1]) / "roots")
+        two = ProcessBackend(other, stock=0)  # of another home
+        print(forwards())
+        one, backend_of_one = box_of(Network(default_action="allow")), backend
+        backend = two
+        later = box_of(Network(default_action="allow"))
+        print(forwards())
+        one.remove()
+        two.sweep()
+        print(forwards(), ask(later, "198.51.100.1", 80))
+        later.remove()
+        print(forwards())
+        third = box_of(Network(default_action="allow"))
+        print(forwards(), ask(third, "198.51.100.1", 80))
+        third.remove()
+        Path("/proc/sys/net/ipv4/conf/up0/forwarding").write_text("1")
+        fourth = box_of(Network(default_action="allow"))
+        fourth.remove()
+        print(forwards(), os.listdir("/run/invigilator"))
+        backend_of_one.close()
+        """
+    )
+    assert out.splitlines() == ["0", "1", "1 b'served'", "0", "1 b'served'", "1 []"]
 
 
 def test_the_filter_says_what_the_rules_say() -> None:
