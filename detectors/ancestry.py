@@ -15,6 +15,7 @@ from invigilator.ebpf.events import Kind, Records
 MARKED_MAX = 1 << 14
 Numbers = npt.NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max
+_NO_ROWS: Rows = np.zeros(0, np.intp)
 
 
 class Marks:
@@ -31,13 +32,19 @@ class Marks:
     def __len__(self) -> int:
         return len(self._since)
 
-    def observe(self, r: Records, marking: Rows) -> Mask:
-        """Take in a batch, of which the events `marking` mark their process; the verdicts, shape (n,)."""
-        if not len(marking) and not self._since:
+    def holds(self, pid: int, start_ns: int, seq: int) -> bool:
+        """Whether a process is marked before event `seq`, as far as batches were taken in."""
+        return self._since.get((pid, start_ns), NEVER) < seq
+
+    def observe(self, r: Records, marking: Rows, parents: Rows = _NO_ROWS) -> Mask:
+        """Take in a batch, of which the events `marking` mark their process, and the events `parents` that
+        process's parent; the verdicts, shape (n,)."""
+        if not len(marking) and not len(parents) and not self._since:
             return np.zeros(len(r), np.bool_)
         people = _People(r)
         since = people.known_since(self._since)
         np.minimum.at(since, people.actor[marking], r["seq"][marking].astype(np.int64))
+        np.minimum.at(since, people.parent[parents], r["seq"][parents].astype(np.int64))
         self._inherit(r, people, since)
         verdict: Mask = since[people.actor] <= r["seq"].astype(np.int64)
         self._remember(r, people, since)

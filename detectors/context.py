@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from invigilator.detectors.aliases import Aliases
 from invigilator.detectors.ancestry import Marks
+from invigilator.detectors.authored import Authored
 from invigilator.detectors.base import Codes
 from invigilator.detectors.identities import Identities
 from invigilator.detectors.ledger import Ledger
@@ -78,6 +79,9 @@ class Context:
         self.aliases = Aliases(near=self._near, inside=lambda p: self.word(p).cls != 0)
         self.identities = Identities()
         self.installers = Marks()
+        self.employed = Marks()
+        self.pips = Marks()
+        self.authored = Authored()
         self.packagers = Marks()
         self.namespaced = Marks()
         self.ledger = Ledger()

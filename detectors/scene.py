@@ -15,6 +15,7 @@ from invigilator.detectors.base import Codes, Hits, Intent, Mask, Outcome, Rows,
 from invigilator.detectors.context import INSTALLERS, STARTERS, Context
 from invigilator.detectors.identities import words
 from invigilator.detectors.ledger import Diff
+from invigilator.detectors.pythontools import is_pip
 from invigilator.detectors.touches import (
     LINKS_THEMSELVES,
     TWO_OBJECTS,
@@ -29,6 +30,9 @@ from invigilator.ebpf.events import Actor, EventBatch, Flag, Kind, Phase, Record
 DENYING = (-errno.EACCES, -errno.EPERM, -errno.EROFS)
 ENFORCING_TIERS = Tier.MOUNT | Tier.SECCOMP | Tier.APPARMOR
 CLONE_NEWNS = 0x20000
+_CONFIGURATION = (b"/etc/", b"/usr/share/keyrings/")
+"""Where agents write what package managers are told: no libraries, no archives."""
+_PROGRAMS = (b"/usr/", b"/opt/", b"/bin/")
 FACTS = (Kind.PHASE, Kind.STEP, Kind.DIFF, Kind.SURVIVOR, Kind.LIMIT)
 """What the agent daemon says; nobody's act."""
 
@@ -40,7 +44,9 @@ class Scene:
     `phase`: the phase in which the act falls: the latest that had begun, `unknown` where the process's own
     is unknown. `outcome`: by result and by what refused it. `installer`: the acting program is a package
     manager; `installing`: so is it or an ancestor; `packaging`: its process writes, or has written, the
-    metadata of a Python distribution. All three are evidence of honest work, none is a pass. `own_mounts`:
+    metadata of a Python distribution; `by_pip`: it is an installer of such, or an ancestor is. All four are
+    evidence of honest work, none is a pass. `employed`: it, or an ancestor, is a package manager that opened
+    a library or an archive of the agent's making, so that it vouches for nothing it replaces. `own_mounts`:
     the process has a mount namespace of its own making, so that its mounts concern no one else.
     """
 
@@ -77,6 +83,8 @@ class Scene:
         context.ledger.observe(self)
         self.installing: Mask = context.installers.observe(r, self._exec_of(STARTERS))
         self.installer: Mask = self._genuine("exe", INSTALLERS)
+        self.employed: Mask = self._employed()
+        self.by_pip: Mask = context.pips.observe(r, self._pip_rows())
 
     @cached_property
     def outcome(self) -> Codes:
@@ -266,6 +274,33 @@ class Scene:
         r = self.r
         execs = (r["kind"] == Kind.EXEC) & (r["result"] >= 0)
         return np.flatnonzero(execs & self._genuine("path", programs))
+
+    def _employed(self) -> Mask:
+        r, context = self.r, self.context
+        reads = self.kind(Kind.OPEN) & ((self.acts & Act.READ) != 0) & ~self.created
+        asked = reads & self.judged & self.installing & self._genuine("exe", STARTERS)
+        if asked.any():
+            asked &= ~self.batch.match("path", lambda path: path.startswith(_CONFIGURATION))
+        marking = context.authored.opened(self, asked)
+        above = [
+            row
+            for row in marking.tolist()
+            if context.installers.holds(*r[row][["ppid", "parent_start_ns", "seq"]].item())
+        ]
+        return context.employed.observe(r, marking, np.array(above, np.intp))
+
+    def _pip_rows(self) -> Rows:
+        """Executions of Python's package installers, by programs and scripts that are not the agent's."""
+        r, ledger = self.r, self.context.ledger
+        rows = np.flatnonzero(self.kind(Kind.EXEC) & (r["result"] >= 0))
+        texts = {code for code in np.unique(r["text"][rows]).tolist() if is_pip(self.batch.strings[code])}
+        found = []
+        for row in rows[np.isin(r["text"][rows], list(texts))].tolist() if texts else ():
+            seq, program = int(r["seq"][row]), self.batch.text("path", row)
+            named = [program, *self.batch.text("text", row).split(b"\0")[1:2]]
+            if program.startswith(_PROGRAMS) and all(ledger.made_since(name) >= seq for name in named):
+                found.append(row)
+        return np.array(found, np.intp)
 
     def _new_mount_namespaces(self) -> Rows:
         r = self.r

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -48,11 +49,27 @@ def changes(scene: Scene, name: str) -> Touches:
 
 
 def vouched(scene: Scene, touches: Touches) -> Mask:
-    """Changes that a package manager makes by itself, or new files that its scripts make."""
+    """Changes that a package manager makes by itself, or new files that its scripts make; not to programs and
+    libraries where it works with a library or an archive of the agent's."""
     fresh = (touches.act & Act.CREATE) != 0
     rows = touches.row
-    verdict: Mask = scene.installing[rows] & (scene.installer[rows] | fresh)
+    employed = scene.employed[rows]
+    if employed.any():
+        employed = employed & runs(scene, touches)
+    verdict: Mask = scene.installing[rows] & (scene.installer[rows] | fresh) & ~employed
     return verdict
+
+
+def runs(scene: Scene, touches: Touches) -> Mask:
+    """Whether the touched name is a program's or a library's."""
+    strings = scene.batch.strings
+    programs = np.fromiter((_RUNS.search(s) is not None for s in strings), np.bool_, len(strings))
+    name = np.where(touches.second, scene.r["path2"][touches.row], scene.path_field[touches.row])
+    verdict: Mask = programs[name]
+    return verdict
+
+
+_RUNS = re.compile(rb"/s?bin/[^/]+\Z|\.so(?:\.[0-9.]+)?\Z")
 
 
 def may_replace(scene: Scene, touches: Touches) -> Mask:

@@ -407,7 +407,8 @@ HONEST_TOOLS: dict[str, Tell] = {
     "one's own program": lambda s: s.open("/usr/local/bin/greet", "wx", flags=X),
     "a virtual environment": lambda s: s.named(Kind.SYMLINK, "/workspace/v/bin/python", "/usr/bin/python3"),
     "pip's console script": lambda s: (
-        s.open("/usr/local/lib/python3.11/site-packages/pytest-8.dist-info/METADATA", "wx", created=True)
+        s.exec("/usr/bin/python3.11", "python3", "-m", "pip", "install", "pytest")
+        .open("/usr/local/lib/python3.11/site-packages/pytest-8.dist-info/METADATA", "wx", created=True)
         .open("/usr/local/bin/pytest", "wx", flags=X)
     ),
     "npm's link": lambda s: s.named(Kind.SYMLINK, "/usr/local/bin/tsc", "../lib/node_modules/ts/bin/tsc"),
