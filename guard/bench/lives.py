@@ -18,7 +18,9 @@ from invigilator.guard.bench.measure import Section
 from invigilator.sandbox.base import SandboxSpec
 from invigilator.sandbox.process import ProcessBackend, ProcessSandbox
 
-WORKERS = 2
+WORKERS = (1, 2, 4)
+GROWING = 2
+"""Workers of the run that looks for growth."""
 
 
 def creation(count: int = 200) -> Section:
@@ -35,14 +37,13 @@ def creation(count: int = 200) -> Section:
                 for name, seconds in _life(backend, sensor).items():
                     steps[name].append(seconds * 1e3)
                 whole.append((time.perf_counter() - began) * 1e3)
-            began = time.perf_counter()
-            _by_workers(backend, sensor, count)
-            together = count / (time.perf_counter() - began)
+            together = {workers: _rate(backend, sensor, count, workers) for workers in WORKERS}
         finally:
             backend.close()
     section.add("create, run `true`, remove", "ms", whole)
-    section.add("lives a second, in sequence", "1/s", [1e3 / (sum(whole) / len(whole))], at_least=100)
-    section.add(f"lives a second, by {WORKERS}", "1/s", [together], at_least=100)
+    for workers, (rate, cpu_ms) in together.items():
+        section.add(f"lives a second, by {workers}", "1/s", [rate], at_least=100)
+        section.add(f"this process's CPU a life, by {workers}", "ms", [cpu_ms])
     for name, values in sorted(steps.items(), key=lambda item: -sum(item[1])):
         section.add(f"step: {name}", "ms", values)
     return section
@@ -100,9 +101,9 @@ def _growth(short: int) -> Section:
     with tempfile.TemporaryDirectory() as folder, Sensor.open() as sensor, place.drained(sensor):
         backend = ProcessBackend(Path(folder) / "home", stock=8)
         try:
-            _by_workers(backend, sensor, short // 5)
+            _by_workers(backend, sensor, short // 5, GROWING)
             early = resident_bytes()
-            _by_workers(backend, sensor, short - short // 5)
+            _by_workers(backend, sensor, short - short // 5, GROWING)
             late = resident_bytes()
         finally:
             backend.close()
@@ -123,16 +124,26 @@ def _life(backend: ProcessBackend, sensor: Sensor) -> dict[str, float]:
     return dict(box.timings)
 
 
-def _by_workers(backend: ProcessBackend, sensor: Sensor, count: int) -> None:
+def _rate(backend: ProcessBackend, sensor: Sensor, count: int, workers: int) -> tuple[float, float]:
+    """Lives a second, and milliseconds of this process's CPU a life."""
+    began, before = time.perf_counter(), _cpu_s()
+    made = _by_workers(backend, sensor, count, workers)
+    return made / (time.perf_counter() - began), (_cpu_s() - before) / made * 1e3
+
+
+def _by_workers(backend: ProcessBackend, sensor: Sensor, count: int, workers: int) -> int:
+    """How many lives were led: `count`, or a few less."""
+
     def live() -> None:
-        for _ in range(count // WORKERS):
+        for _ in range(count // workers):
             _life(backend, sensor)
 
-    threads = [threading.Thread(target=live) for _ in range(WORKERS)]
+    threads = [threading.Thread(target=live) for _ in range(workers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    return count // workers * workers
 
 
 def _cpu_s() -> float:
