@@ -135,9 +135,15 @@ def box(make_box: MakeBox) -> Box:
 
 
 @pytest.fixture(scope="module")
-def shared_box(backend: ProcessBackend) -> Iterator[Box]:
+def shared_policy() -> Policy:
+    """The policy of `shared_box`; a file may have its own."""
+    return Policy(name="test")
+
+
+@pytest.fixture(scope="module")
+def shared_box(backend: ProcessBackend, shared_policy: Policy) -> Iterator[Box]:
     """One sandbox for the tests of a file that leave it as it was."""
-    made = backend.prepare(SandboxSpec(uuid.uuid4(), Policy(name="test")))
+    made = backend.prepare(SandboxSpec(uuid.uuid4(), shared_policy))
     made.start()
     yield Box(made)
     made.remove()

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from invigilator.profiles.policy import Filesystem, PhaseName, Policy, ProtectedClass
-from invigilator.sandbox.base import CanaryFile, SandboxSpec, Streams
-from invigilator.sandbox.process import ProcessBackend
+from invigilator.sandbox.base import CanaryFile, Streams
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import Box, MakeBox
+
+    from invigilator.sandbox.process import ProcessBackend
 
 PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
 PROTECTED = {
@@ -35,14 +34,13 @@ TELLING = (b"invigilator", b"guard-launcher", b"covered", b"denied", b"masked", 
 
 
 @pytest.fixture(scope="module")
-def box(backend: ProcessBackend) -> Iterator[Box]:
-    from conftest import Box
+def shared_policy() -> Policy:
+    return Policy(name="test", filesystem=Filesystem(protected=PROTECTED))
 
-    policy = Policy(name="test", filesystem=Filesystem(protected=PROTECTED))
-    made = backend.prepare(SandboxSpec(uuid.uuid4(), policy))
-    made.start()
-    yield Box(made)
-    made.remove()
+
+@pytest.fixture
+def box(shared_box: Box) -> Box:
+    return shared_box
 
 
 @pytest.mark.parametrize("phase", PHASES)
