@@ -7,7 +7,6 @@ The object is named by the hash of the sources, so that a changed source is neve
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import tempfile
@@ -56,16 +55,15 @@ def _compile(program: str, target: Path) -> Path:
     clang = shutil.which("clang") or shutil.which("clang-14")
     if clang is None:
         raise BuildError("clang is missing: apt-get install clang libbpf-dev")
-    with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".o") as made:
-        command = [clang, *FLAGS, f"-I{INCLUDES}", "-c", str(SOURCES / f"{program}.bpf.c"), "-o", made.name]
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:  # clang removes what it fails to write
+        made = Path(folder, "made.o")
+        command = [clang, *FLAGS, f"-I{INCLUDES}", "-c", str(SOURCES / f"{program}.bpf.c"), "-o", str(made)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
         if done.returncode:
             hint = " (apt-get install libbpf-dev)" if "bpf/bpf_" in done.stderr else ""
             raise BuildError(f"clang could not compile the sensor{hint}: {done.stderr.strip()[:2000]}")
         # A name of its own, then a rename: two that compile at once never see half an object.
-        staged = target.with_suffix(f".{os.getpid()}.tmp")
-        shutil.copyfile(made.name, staged)
-        staged.replace(target)
+        made.replace(target)
     for old in target.parent.glob(f"{program}-*.o"):
         if old != target:
             old.unlink(missing_ok=True)

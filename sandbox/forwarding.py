@@ -1,8 +1,8 @@
 """Uplinks that forward only while some sandbox has a link.
 
-Whoever turns an uplink on writes that down first, in one record for each network namespace of the machine, and
-who uses the record holds a shared lock on it. The last user, or after a crash the next agent, finds it without
-a lock and turns off what it names: never what forwarded before.
+Whoever turns an uplink on writes that down first, in one record for each network namespace of the machine,
+and who uses the record holds a shared lock on it. The last user, or after a crash the next agent, finds it
+without a lock and turns off what it names: never what forwarded before.
 """
 
 from __future__ import annotations

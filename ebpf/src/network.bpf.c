@@ -19,6 +19,7 @@
 #define EINTR 4
 #define DNS_PORT 53
 #define DNS_HEAD 12
+#define DNS_PREFIX 2
 #define DNS_NAME 255
 #define NAME_BYTES 108 /* sockaddr_un.sun_path */
 
@@ -243,7 +244,13 @@ __noinline int asked(__u64 payload, __u32 length)
 	__u8 *packet;
 	__u32 at;
 
-	if (!s || length < DNS_HEAD + 5)
+	if (!s)
+		return 0;
+	if (s->e.protocol == IPPROTO_TCP) { /* a length of two bytes comes first (RFC 1035, 4.2.2) */
+		payload += DNS_PREFIX;
+		length = length > DNS_PREFIX ? length - DNS_PREFIX : 0;
+	}
+	if (length < DNS_HEAD + 5)
 		return 0;
 	if (length > DNS_HEAD + DNS_NAME + 5)
 		length = DNS_HEAD + DNS_NAME + 5;
@@ -265,10 +272,25 @@ __noinline int asked(__u64 payload, __u32 length)
 	return finish();
 }
 
-/* Whether a datagram of this event goes to a name server. */
+/* The query in what was sent: a resolver may give the prefix of TCP a part of its own. `second`: the process's
+ * next struct iovec, or 0. */
+static __always_inline int asked_in(struct scratch *s, __u64 payload, __u32 length, __u64 second)
+{
+	__u64 part[2] = {};
+
+	if (s->e.protocol == IPPROTO_TCP && length == DNS_PREFIX && second) {
+		if (bpf_probe_read_user(part, sizeof(part), (void *)second))
+			return 0;
+		payload = part[0] - DNS_PREFIX;
+		length = part[1] + DNS_PREFIX;
+	}
+	return asked(payload, length);
+}
+
+/* Whether what this event sends goes to a name server. */
 static __always_inline bool to_name_server(struct scratch *s)
 {
-	return s->e.port == DNS_PORT && s->e.protocol == IPPROTO_UDP;
+	return s->e.port == DNS_PORT && (s->e.protocol == IPPROTO_UDP || s->e.protocol == IPPROTO_TCP);
 }
 
 /* Datagrams through write(2) on a connected socket. */
@@ -276,7 +298,7 @@ __noinline int asked_by_write(__u64 address)
 {
 	struct scratch *s = scratch();
 	struct sock *sk = (struct sock *)sock_of(address);
-	__u64 pointer, length;
+	__u64 pointer, length, second = 0;
 
 	if (!s || !sk)
 		return 0;
@@ -290,14 +312,16 @@ __noinline int asked_by_write(__u64 address)
 		__u64 part[2] = {};
 
 		bpf_probe_read_user(part, sizeof(part), (void *)pointer);
+		second = length > 1 ? pointer + sizeof(part) : 0;
 		pointer = part[0];
 		length = part[1];
 	}
-	return asked(pointer, length);
+	return asked_in(s, pointer, length, second);
 }
 
 /* One datagram or message: SEND where it names a destination, DNS where it goes to a name server. */
-static __always_inline int sent(__u32 fd, __u64 name, __u32 name_length, __u64 payload, __u32 length)
+static __always_inline int sent(__u32 fd, __u64 name, __u32 name_length, __u64 payload, __u32 length,
+				__u64 second)
 {
 	struct scratch *s = begin(EVENT_SEND, CLASS_NETWORK);
 	struct sock *sk;
@@ -319,14 +343,14 @@ static __always_inline int sent(__u32 fd, __u64 name, __u32 name_length, __u64 p
 	} else {
 		take_peer(&s->e, sk);
 	}
-	return to_name_server(s) ? asked(payload, length) : 0;
+	return to_name_server(s) ? asked_in(s, payload, length, second) : 0;
 }
 
 HANDLER(on_sendto)
 {
 	struct scratch *s = scratch();
 
-	return s ? sent(s->call.args[0], s->call.args[4], s->call.args[5], s->call.args[1], s->call.args[2]) : 0;
+	return s ? sent(s->call.args[0], s->call.args[4], s->call.args[5], s->call.args[1], s->call.args[2], 0) : 0;
 }
 
 /* struct msghdr of the process, in its own word size. */
@@ -344,7 +368,8 @@ __noinline int sent_message(__u32 fd, __u64 pointer)
 			return 0;
 		if (head.parts && head.count)
 			bpf_probe_read_user(part, sizeof(part), (void *)head.parts);
-		return sent(fd, head.name, head.name_length, part[0], part[1]);
+		return sent(fd, head.name, head.name_length, part[0], part[1],
+			    head.count > 1 ? head.parts + sizeof(part) : 0);
 	} else {
 		struct { __u32 name, name_length, parts, count; } head = {};
 		__u32 part[2] = {};
@@ -353,7 +378,7 @@ __noinline int sent_message(__u32 fd, __u64 pointer)
 			return 0;
 		if (head.parts && head.count)
 			bpf_probe_read_user(part, sizeof(part), (void *)(__u64)head.parts);
-		return sent(fd, head.name, head.name_length, part[0], part[1]);
+		return sent(fd, head.name, head.name_length, part[0], part[1], 0);
 	}
 }
 
@@ -516,8 +541,8 @@ HANDLER(on_socketcall)
 	case 3: return connected(args[0], args[1], args[2]);
 	case 4: return listening(args[0], args[1]);
 	case 5: case 18: return accepted(s->call.result);
-	case 9: return sent(args[0], 0, 0, args[1], args[2]);
-	case 11: return sent(args[0], args[4], args[5], args[1], args[2]);
+	case 9: return sent(args[0], 0, 0, args[1], args[2], 0);
+	case 11: return sent(args[0], args[4], args[5], args[1], args[2], 0);
 	case 16: return sent_message(args[0], args[1]);
 	case 20: return sent_message(args[0], args[1]);
 	}

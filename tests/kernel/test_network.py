@@ -137,6 +137,43 @@ def test_dns_name_asked_for(box: Box, how: str) -> None:
     assert (event["address"], event["port"], event["protocol"]) == (LOCAL4, 53, socket.IPPROTO_UDP)
 
 
+OVER_TCP = {
+    "send": "c.sendall(p + q)",
+    "write": "os.write(c.fileno(), p + q)",
+    "writev, the prefix by itself": "os.writev(c.fileno(), [p, q])",
+    "sendmsg, the prefix by itself": "c.sendmsg([p, q])",
+}
+
+
+@pytest.mark.parametrize("how", sorted(OVER_TCP))
+def test_dns_name_asked_for_over_tcp(box: Box, how: str) -> None:
+    told = box.run(
+        "call(272, 0x40000000); import fcntl\n"  # a network of its own: port 53 may be taken here
+        "r = struct.pack('16sH14x', b'lo', 1); fcntl.ioctl(socket.socket(), 0x8914, r)\n"
+        + QUERY
+        + "l = socket.create_server(('127.0.0.1', 53)); c = socket.create_connection(('127.0.0.1', 53))\n"
+        + "p = struct.pack('>H', len(q))\n"
+        + OVER_TCP[how]
+    )
+    event = told.one(Kind.DNS)
+    assert (event["text"], event["a0"]) == (b"www.example.org", 28)
+    assert (event["address"], event["port"], event["protocol"]) == (LOCAL4, 53, socket.IPPROTO_TCP)
+
+
+def test_dns_name_asked_for_over_ipv6(box: Box) -> None:
+    told = box.run(QUERY + "s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.sendto(q, ('::1', 53))")
+    event = told.one(Kind.DNS)
+    assert (event["text"], event["address"], event["port"]) == (b"www.example.org", LOCAL6, 53)
+
+
+def test_a_query_in_parts_of_its_own_making_still_names_the_server(box: Box) -> None:
+    """The name is read from the first part; whom it was sent to is known however it is cut."""
+    told = box.run(QUERY + "s.sendmsg([q[:14], q[14:]], [], 0, ('127.0.0.1', 53))")
+    event = told.one(Kind.SEND)
+    assert (event["address"], event["port"], event["protocol"]) == (LOCAL4, 53, socket.IPPROTO_UDP)
+    assert event["result"] == 33 and not told.of(Kind.DNS)
+
+
 def test_dns_of_garbage_and_of_the_longest_name(box: Box) -> None:
     told = box.run(
         QUERY + "s.connect(('127.0.0.1', 53))\n"
