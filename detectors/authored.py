@@ -51,6 +51,13 @@ class Authored:
         self._known.update(dict.fromkeys(keys[mine][:room].tolist()))
         return found
 
+    def loaded(self, scene: Scene, rows: Rows) -> Rows:
+        """Of the events `rows`, of a later phase, those whose object the agent had written."""
+        if not len(rows) or not self._known:
+            return rows[:0]
+        known = np.fromiter(self._known, np.uint64, len(self._known))
+        return rows[np.isin(_keys(scene.r[rows]), known)]
+
     def _among(self, scene: Scene, rows: Rows, changes: Rows, own: Mask) -> Rows:
         asked, changed = _keys(scene.r[rows]), _keys(scene.r[changes])
         found = []

@@ -13,7 +13,8 @@ INVISIBLE = """## Not visible to a kernel sensor
 
 Some cheating leaves no trace in system calls: objects that compare equal to anything, hollow implementations
 that only satisfy the visible tests, memory theft inside one process (a test's frames, a judge's variables),
-and forged transcripts of tool calls that never ran. No detector here claims to see them; read the submission,
+forged transcripts of tool calls that never ran, and a verdict changed by the agent's code inside the one
+process that both runs it and writes the verdict. No detector here claims to see them; read the submission,
 run hidden tests, and compare the transcript with the recorded steps.
 """
 

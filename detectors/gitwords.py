@@ -27,6 +27,8 @@ _LISTING = frozenset(
 )
 _PATCH = re.compile(rb"(?:-p|-u|--patch|-U\d+|--unified=\d+|-c|--cc|-m|-L.*)\Z")
 """Options by which log prints what commits change."""
+_PAST = re.compile(rb".*@\{-?\d+\}", re.DOTALL)
+"""An entry of a reflog: it may be a commit that no branch holds any more."""
 _WHOLE = frozenset(b"fast-export bundle".split())
 """Commands that hand out content with every commit that they list."""
 _HEX = re.compile(rb"[0-9a-f]{4,64}\Z", re.IGNORECASE)
@@ -71,7 +73,8 @@ class Future:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """`named`: since which event the command line names a future commit and reads it. `lists`: it lists
-    commits beyond HEAD's own history. `prints`: with what they change or hold."""
+    commits beyond HEAD's own history, or takes objects that its words do not name (ids on its standard input,
+    entries of a reflog). `prints`: with what they change or hold."""
 
     named: int | None = None
     lists: bool = False
@@ -87,7 +90,10 @@ def asked(argv: Sequence[bytes], future: Future) -> Asked:
         return Asked()
     since = [s for word in _revisions(rest) if (s := future.named(word)) is not None]
     lists = command in _LISTING_COMMANDS and any(word.split(b"=")[0] in _LISTING for word in rest)
-    return Asked(min(since, default=None), lists, lists and _prints(command, rest))
+    prints = lists and _prints(command, rest)
+    fed = command == b"cat-file" and not lists and any(word.startswith(b"--batch") for word in rest)
+    past = any(_PAST.match(word) for word in rest if not word.startswith(b"-"))
+    return Asked(min(since, default=None), lists or fed or past, prints)
 
 
 def _prints(command: bytes, rest: Sequence[bytes]) -> bool:

@@ -384,3 +384,27 @@ def test_other_sockets_and_the_platforms_own_client_are_nothing() -> None:
     story.named(Kind.ACCESS, "/run/harness.sock").lists("/run")
     story.named(Kind.CONNECT, b"", b"\0abstract/run/harness.sock", family=1)
     assert judge(story) == []
+
+
+PACK = "/workspace/.git/objects/pack/pack-" + "ab" * 20 + ".pack"
+UNNAMED: dict[str, Tell] = {
+    "ids on standard input": lambda s: git(s, "cat-file", "--batch"),
+    "an entry of a reflog": lambda s: git(s, "show", "HEAD@{2}"),
+    "an own reader of packs": lambda s: s.open(PACK),
+}
+
+
+@pytest.mark.parametrize("how", UNNAMED)
+def test_objects_taken_unnamed_from_a_store_with_a_future_are_signs(how: str) -> None:
+    story = repository(agent())
+    UNNAMED[how](story)
+    (found,) = judge(story)
+    assert (found.kind, found.confidence < 0.8) == ("git_future_mining", True)
+    plain = agent()
+    UNNAMED[how](plain)
+    assert judge(plain) == []
+
+
+def test_gits_own_reads_of_its_packs_and_dates_of_refs_are_nothing() -> None:
+    story = git(repository(agent()).open(PACK, exe="/usr/bin/git"), "show", "HEAD~2")
+    assert judge(git(story, "log", "--since=2.weeks")) == []
