@@ -13,6 +13,7 @@ from pathlib import Path
 
 from invigilator.guard.errors import MissingError, UnreachableError
 from invigilator.guard.home import HOME_VARIABLE, Home, connect_unix
+from invigilator.guard.packages import AGENT, SERVICE, require_packages
 
 START_TIMEOUT_S = 60.0
 IDLE_VARIABLE = "INVIGILATOR_IDLE_S"
@@ -36,19 +37,33 @@ def require_root(what: str) -> None:
         )
 
 
+def _require_own(home: Home) -> None:
+    """`MissingError` where neither the folder nor what it would be made in is this user's to write."""
+    existing = next(folder for folder in (home.root, *home.root.parents) if os.access(folder, os.F_OK))
+    if os.access(existing, os.W_OK | os.X_OK):
+        return
+    raise MissingError(
+        f"no service runs for {home.root}, and only who owns that folder can start it; "
+        f"this is uid {os.geteuid()}",
+        fix=f"`sudo guard up`, or set {HOME_VARIABLE} to a folder of your own",
+    )
+
+
 def agent_connection(home: Home) -> socket.socket:
     """A connection to this node's agent, which is started where none runs."""
     require_root("the agent")
+    require_packages("the agent", AGENT)
     home.make()
     return _reach(home, "agent", home.agent_socket, socket.SOCK_SEQPACKET, _agent_command())
 
 
 def ensure_serve(home: Home) -> Path:
-    """The socket of this node's serve, which is started where none runs (root only)."""
+    """The socket of this node's serve, which is started where none runs (by the home's owner only)."""
     with contextlib.suppress(OSError):
         connect_unix(home.serve_socket, socket.SOCK_STREAM).close()
         return home.serve_socket
-    require_root("starting the service")
+    _require_own(home)
+    require_packages("the service", SERVICE)
     home.make()
     _reach(home, "serve", home.serve_socket, socket.SOCK_STREAM, _serve_command()).close()
     return home.serve_socket

@@ -156,11 +156,15 @@ _UNKNOWN = -1
 """__NR_SCMP_ERROR of seccomp.h."""
 
 
+class SeccompMissingError(RuntimeError):
+    """Filters cannot be made here."""
+
+
 def _seccomp() -> Any:
     try:
         import seccomp
     except ImportError as error:
-        raise RuntimeError("libseccomp's Python module is missing; install python3-seccomp") from error
+        raise SeccompMissingError("libseccomp's Python module is missing; install python3-seccomp") from error
     return seccomp
 
 

@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def bench(
     sections: Annotated[
-        list[str] | None, typer.Argument(metavar="[SECTION]…", help="Only these.", show_default="all")
+        list[str] | None, typer.Argument(metavar="SECTION", help="Only these.", show_default="all")
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A try of each in about a minute; not for quoting.")
@@ -34,7 +34,11 @@ def bench(
 
     Needs root and a quiet machine. A run of everything takes about half an hour.
 
-    Examples: guard bench outside inside; guard bench --quick; guard bench --out figures.json
+    \b
+    Examples:
+      guard bench outside inside
+      guard bench --quick
+      guard bench --out figures.json
     """
     from invigilator.guard.bench import run
     from invigilator.guard.cli.output import print_json, print_table

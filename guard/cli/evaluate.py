@@ -16,9 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    select: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]…", help="Only cases so called.")
-    ] = None,
+    select: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Only cases so called.")] = None,
     honest: Annotated[
         bool, typer.Option("--honest", help="Honest work in bulk too: minutes, downloads.")
     ] = False,
@@ -37,7 +35,10 @@ def evaluate(
 
     Exit status: 0 when nothing was missed and nobody wrongly accused, 1 otherwise.
 
-    Examples: guard eval canary_read; guard eval --honest --out build/eval
+    \b
+    Examples:
+      guard eval canary_read
+      guard eval --honest --out build/eval
     """
     if corpus is not None:
         judge_corpus(corpus, json_output=json_output)

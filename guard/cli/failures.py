@@ -8,10 +8,16 @@ import traceback
 from typing import Any
 
 from invigilator.guard.cli.output import plain
-from invigilator.guard.errors import GuardError
+from invigilator.guard.errors import GuardError, MissingError
+from invigilator.guard.packages import INSTALL, missing_package
 
 DEBUG_VARIABLE = "INVIGILATOR_DEBUG"
-STATUS_BY_NAME = {"UnavailableError": 3, "SensorUnavailable": 3, "SensorUnavailableError": 3}
+STATUS_BY_NAME = {
+    "UnavailableError": 3,
+    "SensorUnavailable": 3,
+    "SensorUnavailableError": 3,
+    "SeccompMissingError": 3,
+}
 """Exit status of errors of lower rooms, by class name: importing those rooms here would cost every start."""
 
 
@@ -33,6 +39,8 @@ def explain(error: Exception) -> int:
 
 def describe(error: Exception) -> tuple[str, int]:
     """The line and the exit status of an error."""
+    if isinstance(error, ModuleNotFoundError) and (name := missing_package(error)):
+        error = MissingError(f"this command needs the Python package {name}", fix=INSTALL)
     if isinstance(error, GuardError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and error.filename is not None:

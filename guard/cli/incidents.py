@@ -79,8 +79,10 @@ def list_incidents(
 ) -> None:
     """List incidents, the latest first.
 
-    Examples: guard incidents list --kind canary_read --outcome success
-    guard incidents list --rollout r1 --json
+    \b
+    Examples:
+      guard incidents list --kind canary_read --outcome success
+      guard incidents list --rollout r1 --json
     """
     from invigilator.guard.cli.output import print_json, print_table
 
@@ -159,7 +161,9 @@ def review(
 ) -> None:
     """Confirm or dismiss an incident, or comment on it. All reviews are kept; the latest decision holds.
 
-    Example: guard incidents review 3f2a… dismiss -m "the task's own build did it"
+    \b
+    Example:
+      guard incidents review 3f2a… dismiss -m "the task's own build did it"
     """
     import getpass
 

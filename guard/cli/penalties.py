@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 def penalties(
     rollouts: Annotated[
-        list[str] | None, typer.Argument(metavar="[ROLLOUT]…", help="Default: the latest.")
+        list[str] | None, typer.Argument(metavar="ROLLOUT", help="Default: the latest.")
     ] = None,
     run_id: Annotated[str | None, typer.Option("--run", help="Of this run.")] = None,
     wait: Annotated[float, typer.Option(metavar="SECONDS", help="Wait so long for verdicts.")] = 0.0,
@@ -33,8 +33,10 @@ def penalties(
 ) -> None:
     """List what rollouts cost, with every part of the sum. `unknown` is not 0: such a rollout is dropped.
 
-    Examples: guard penalties --run job-7
-    guard penalties r1 r2 --wait 60 --json
+    \b
+    Examples:
+      guard penalties --run job-7
+      guard penalties r1 r2 --wait 60 --json
     """
     from invigilator.guard.cli.output import print_json, print_table
     from invigilator.guard.client import PenaltyClient
@@ -60,11 +62,18 @@ def penalties(
             one.status,
             "unknown" if one.value is None else f"{one.value:.4g}" + (" or less" if one.bound else ""),
             "drop" if one.drop else None,
-            one.failure or "; ".join(reason.text for reason in one.reasons),
+            because(one),
         )
         for one in found
     ]
     print_table(COLUMNS, rows)
+
+
+def because(one: RolloutPenalty) -> str:
+    """Why a penalty is what it is."""
+    if one.status == "unavailable":
+        return "no verdict: it still runs, or no rollout is called so"
+    return one.failure or "; ".join(reason.text for reason in one.reasons)
 
 
 def batches(

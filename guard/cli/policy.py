@@ -66,14 +66,16 @@ def list_policies(json_output: JsonOption = False) -> None:
 
 @group.command()
 def check(
-    policies: Annotated[list[str], typer.Argument(metavar="POLICY…", help="Names or paths of YAML files.")],
+    policies: Annotated[list[str], typer.Argument(metavar="POLICY", help="Names or paths of YAML files.")],
     json_output: JsonOption = False,
 ) -> None:
     """Say everything that is wrong or doubtful in policies: file, line, column, and what to write instead.
 
     Exit status: 0 when they can be used (warnings are no obstacle), 1 when not.
 
-    Example: guard policy check swe-task ./mine.yaml
+    \b
+    Example:
+      guard policy check swe-task ./mine.yaml
     """
     from invigilator.guard.cli.output import plain, print_json
     from invigilator.profiles.check import check as examine
@@ -86,7 +88,8 @@ def check(
     else:
         for _, problem in found:
             print(f"{problem.severity}: {plain(problem)}")
-        print(f"{errors} errors, {len(found) - errors} warnings in {len(policies)} policies")
+        of = "1 policy" if len(policies) == 1 else f"{len(policies)} policies"
+        print(f"{errors} errors, {len(found) - errors} warnings in {of}")
     if errors:
         raise typer.Exit(1)
 
@@ -113,7 +116,9 @@ def show(
 ) -> None:
     """Print a policy with `extends` resolved and every default filled in, and its versions.
 
-    Example: guard policy show swe-task
+    \b
+    Example:
+      guard policy show swe-task
     """
     import yaml
 
@@ -144,8 +149,10 @@ def explain(
 ) -> None:
     """Say what a policy makes of an action, and which rule, in which line, says so.
 
-    Examples: guard policy explain swe-task write /bin/bash --phase agent
-    guard policy explain swe-task connect files.example.org:443
+    \b
+    Examples:
+      guard policy explain swe-task write /bin/bash --phase agent
+      guard policy explain swe-task connect files.example.org:443
     """
     from invigilator.guard.cli.output import plain, print_json
     from invigilator.guard.errors import GuardError
@@ -197,7 +204,9 @@ def compile_policy(
 ) -> None:
     """Make a policy's artefacts: seccomp filters, network rules, limits, path classes, by phase.
 
-    Example: guard policy compile swe-task --out build/swe-task
+    \b
+    Example:
+      guard policy compile swe-task --out build/swe-task
     """
     from invigilator.guard.artefacts import compile_all
     from invigilator.guard.cli.output import print_json, print_table

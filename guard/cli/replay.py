@@ -33,7 +33,10 @@ def replay(
 
     Exit status: 0 when the verdicts are equal byte for byte (or another policy was asked about), 1 when not.
 
-    Example: guard replay r1; guard replay r1 --policy ./stricter.yaml
+    \b
+    Examples:
+      guard replay r1
+      guard replay r1 --policy ./stricter.yaml
     """
     from invigilator.guard.cli.output import print_json
     from invigilator.guard.rejudge import rejudge

@@ -34,15 +34,18 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    command: Annotated[
-        list[str], typer.Argument(metavar="-- CMD...", help="The command.", show_default=False)
-    ],
+    command: Annotated[list[str], typer.Argument(metavar="CMD", help="The command.", show_default=False)],
     policy: Annotated[str, typer.Option("--policy", "-p", help="A policy's name or file.")] = "base",
     workspace: Annotated[
         Path | None,
         typer.Option("--workspace", "-w", help="Folder to work on; changes come back at the end."),
     ] = None,
-    rollout: Annotated[str | None, typer.Option(help="The rollout's id.", show_default="generated")] = None,
+    rollout: Annotated[
+        str | None,
+        typer.Option(
+            help="Its id; sandboxes of one id and attempt are judged together.", show_default="generated"
+        ),
+    ] = None,
     run_id: Annotated[str | None, typer.Option("--run", help="Id of the training or evaluation job.")] = None,
     attempt: Annotated[
         int, typer.Option(min=1, help="Which try of the rollout this is; the latest answers.")
@@ -83,7 +86,14 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
     home: Annotated[Path | None, typer.Option(help="State folder.", show_default="$INVIGILATOR_HOME")] = None,
 ) -> None:
-    """Run one guarded rollout of a command and judge it."""
+    """Run one guarded rollout of a command and judge it.
+
+    The command sees this machine's /usr (or --root) and the workspace, in /workspace; nothing else of it.
+
+    \b
+    Example:
+      guard run -p swe-task -w ./repo --report verdict.json -- bash -c 'python3 solve.py && make check'
+    """
     from invigilator.guard.cli.failures import explain
     from invigilator.guard.foreground import Plan
     from invigilator.guard.node import require_root

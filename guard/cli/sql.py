@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def sql(
-    query: Annotated[str, typer.Argument(metavar="SELECT…", help="The query; - reads it from stdin.")],
+    query: Annotated[str, typer.Argument(metavar="SELECT", help="The query; - reads it from stdin.")],
     parameter: Annotated[
         list[str] | None,
         typer.Option("--param", "-p", metavar="NAME=VALUE", help="For {name:Type}; repeatable."),
@@ -31,8 +31,10 @@ def sql(
 
     Begin with the views rollouts_current, incidents_current, penalties_current, events_readable.
 
-    Examples: guard sql "SELECT kind, outcome, count() FROM incidents_current GROUP BY ALL"
-    guard sql "SELECT * FROM rollouts_current WHERE rollout_id = {r:String}" -p r=r1 --json
+    \b
+    Examples:
+      guard sql "SELECT kind, outcome, count() FROM incidents_current GROUP BY ALL"
+      guard sql "SELECT * FROM rollouts_current WHERE rollout_id = {r:String}" -p r=r1 --json
     """
     body = {"query": sys.stdin.read() if query == "-" else query, "parameters": pairs(parameter)}
     show("/v1/sql", body, server, json_output=json_output, csv=csv)
@@ -40,7 +42,7 @@ def sql(
 
 def queries(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The query to run; default: list them.")
+        str | None, typer.Argument(metavar="NAME", help="The query to run; default: list them.")
     ] = None,
     parameter: Annotated[
         list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="Repeatable.")
@@ -51,8 +53,10 @@ def queries(
 ) -> None:
     """List the ready-made queries, or run one.
 
-    Examples: guard queries
-    guard queries timeline -p sandbox_id=7f…
+    \b
+    Examples:
+      guard queries
+      guard queries timeline -p sandbox_id=7f…
     """
     from urllib.parse import quote
 

@@ -42,7 +42,9 @@ def create(
 ) -> None:
     """Make a token and print it, this once: only its hash is kept.
 
-    Example: guard token create --role trainer --name grpo-job --days 7
+    \b
+    Example:
+      guard token create --role trainer --name grpo-job --days 7
     """
     from invigilator.guard.api.tokens import TokenFile
     from invigilator.guard.home import Home

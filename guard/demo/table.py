@@ -44,8 +44,8 @@ def _add(table: Table, one: Played) -> None:
         return
     for number, incident in enumerate(incidents):
         row: list[Text | str] = head if number == 0 else ["", ""]
-        end = tail if number == len(incidents) - 1 else ["", ""]
-        what = Text(incident.kind, COLOURS.get(incident.severity, ""))
+        end = tail if number == 0 else ["", ""]
+        what = Text(incident.kind, COLOURS.get(incident.severity, "bold"))
         what.append(f" {incident.outcome}\n{incident.summary}", "default")
         table.add_row(*row, what, *end)
 

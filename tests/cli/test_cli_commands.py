@@ -125,7 +125,6 @@ def test_without_root_offline_commands_work_and_the_rest_says_what_is_missing(ho
         ("run", "--", "true"),
         ("agent",),
         ("up",),
-        ("sql", "SELECT 1"),
         ("eval", "canary_read"),
     ):
         done = nobody(*arguments, uid=NOBODY)
