@@ -1,4 +1,4 @@
-"""Cgroups of sandboxes: v2 folders that name each phase, and the limits in whichever hierarchy has them.
+"""Cgroups of sandboxes: a v2 leaf for each phase, and the limits in whichever hierarchy has them.
 
 Below the agent's own cgroup (the root's, where v2 has the controllers, since a folder with processes cannot
 pass controllers on): `invigilator/AGENT/BACKEND/SANDBOX`, and in it in v2 one for init and a
