@@ -141,9 +141,9 @@ class StringTable:
 
     def missing(self, places: Places) -> npt.NDArray[np.bool_] | None:
         """Which events name a string that has not arrived, shape (n,); None: none does."""
-        here = self._present[places]
-        whole = np.asarray(here.all(axis=1), np.bool_)
-        return None if whole.all() else ~whole
+        here = self._present.take(places)
+        # Row by row costs fifty times as much as all at once, and is hardly ever asked for.
+        return None if here.all() else ~np.asarray(here.all(axis=1), np.bool_)
 
     def localise(self, records: Records, places: Places, missing: npt.NDArray[np.bool_] | None) -> EventBatch:
         """`records`, changed in place, as a batch over the strings that they name. What is missing becomes 0,
@@ -163,7 +163,7 @@ class StringTable:
         serials = _serials(records)
         own = np.nonzero(serials >= SERIALS) if self._own else ()
         named = serials[own] if own else serials[:0, 0]
-        serials[...] = local[places]
+        serials[...] = local.take(places)
         texts = [self._texts[place] for place in used.tolist()]
         if len(named):
             self._add_own(records, own, named, texts)
