@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 SETTLE_S = 0.005
-"""How long a program may take between drawing its number and sending its event (it needs microseconds)."""
+"""How long a program may take between drawing its number and counting its loss (it needs microseconds)."""
 GIVE_UP_S = 1.0
-"""How long an event waits for a string that the kernel said it had sent."""
+"""How long an event waits for a string that the kernel said it had sent, or for a lower number that no loss
+explains: a virtual processor may be taken away in the middle of a program."""
 
 Numbers = npt.NDArray[np.uint64]
 Where = npt.NDArray[np.bool_]
@@ -40,8 +41,9 @@ class SlotOrder:
             return count
         if self.noticed is None or self.horizon <= self.delivered:  # a gap of its own, with its own age
             self.noticed, self.horizon = now, int(seqs[-1])
-        if complete_to >= self.noticed + SETTLE_S:
-            return self._settle(seqs, missing, lost, now - self.noticed)
+        age = now - self.noticed
+        if complete_to >= self.noticed + SETTLE_S and (age >= GIVE_UP_S or self._is_explained(seqs, lost)):
+            return self._settle(seqs, missing, lost, age)
         stop = np.diff(seqs, prepend=np.uint64(self.delivered)) != 1
         if missing is not None:
             stop |= missing
@@ -59,6 +61,11 @@ class SlotOrder:
         if held or tail <= 0 or lost - self.settled < tail:
             return self.delivered
         return produced
+
+    def _is_explained(self, seqs: Numbers, lost: int) -> bool:
+        """Whether as many events were counted as lost as are not here, up to the horizon."""
+        here = int(np.searchsorted(seqs, np.uint64(self.horizon), "right"))
+        return self.horizon - self.delivered - here <= lost - self.settled
 
     def _settle(self, seqs: Numbers, missing: Where | None, lost: int, age: float) -> int:
         """Up to the highest number that was known when the gap was noticed, what is not here never comes."""

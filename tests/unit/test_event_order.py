@@ -63,6 +63,14 @@ def test_a_gap_that_nothing_explains_is_called_vanished() -> None:
     assert (order.settled, order.vanished) == (0, 1)
 
 
+def test_a_program_that_was_held_up_is_waited_for() -> None:
+    order = SlotOrder()
+    assert order.ready(seqs(2), None, 0, 0.0, NEVER) == 0
+    assert order.ready(seqs(2, 3), None, 0, GIVE_UP_S / 2, GIVE_UP_S / 2) == 0
+    assert order.ready(seqs(1, 2, 3), None, 0, GIVE_UP_S * 0.6, GIVE_UP_S * 0.6) == 3
+    assert (order.settled, order.vanished) == (0, 0)
+
+
 def test_a_string_on_its_way_holds_its_event_and_later_ones() -> None:
     order = SlotOrder()
     assert order.ready(seqs(1, 2, 3), np.array([False, True, False]), 0, 0.0, NEVER) == 1
