@@ -36,6 +36,10 @@ class Marks:
         """Whether a process is marked before event `seq`, as far as batches were taken in."""
         return self._since.get((pid, start_ns), NEVER) < seq
 
+    def adopt(self, process: tuple[int, int], seq: int) -> None:
+        """Mark a process from event `seq` on, by another's deed in the batch that is taken in next."""
+        self._since[process] = min(seq, self._since.get(process, seq))
+
     def observe(self, r: Records, marking: Rows, parents: Rows = _NO_ROWS) -> Mask:
         """Take in a batch, of which the events `marking` mark their process, and the events `parents` that
         process's parent; the verdicts, shape (n,)."""

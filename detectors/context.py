@@ -17,6 +17,7 @@ from invigilator.detectors.authored import Authored
 from invigilator.detectors.base import Codes
 from invigilator.detectors.identities import Identities
 from invigilator.detectors.ledger import Ledger
+from invigilator.detectors.taken import Taken
 from invigilator.detectors.walks import Walks
 from invigilator.ebpf.events import EventBatch, Kind, Phase
 from invigilator.profiles.paths import canonical
@@ -80,6 +81,7 @@ class Context:
         self.identities = Identities()
         self.installers = Marks()
         self.employed = Marks()
+        self.taken = Taken()
         self.pips = Marks()
         self.authored = Authored()
         self.packagers = Marks()

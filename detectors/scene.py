@@ -40,7 +40,8 @@ FACTS = (Kind.PHASE, Kind.STEP, Kind.DIFF, Kind.SURVIVOR, Kind.LIMIT)
 class Scene:
     """A batch of one sandbox's events, and what the context knows of each; arrays have shape (n,).
 
-    `judged`: an act of the agent's (never the platform's, nor of processes that began in setup or verify).
+    `judged`: an act of the agent's (never the platform's, nor of processes that began in setup or verify, but
+    for those that the agent wrote into).
     `phase`: the phase in which the act falls: the latest that had begun, `unknown` where the process's own
     is unknown. `outcome`: by result and by what refused it. `installer`: the acting program is a package
     manager; `installing`: so is it or an ancestor; `packaging`: its process writes, or has written, the
@@ -64,6 +65,7 @@ class Scene:
         context.observe_facts(self.batch)
         self.created: Mask = (r["flags"] & Flag.CREATED) != 0
         self.judged: Mask = self._judged()
+        self.judged |= context.taken.observe(self) & ~self.kind(*FACTS)
         self.phase: Codes = self._phase()
         self._words = [
             context.word(s) if used else None

@@ -14,8 +14,8 @@
 enum event_kind {
 	EVENT_NONE = 0,
 	/* class process */
-	EVENT_FORK = 1,          /* pid is the child's; a0 = clone flags */
-	EVENT_EXEC = 2,          /* path = executable, text = argv joined by NUL (redacted), path2 = as named; a0 = argc */
+	EVENT_FORK = 1,          /* pid is the child's; a0 = clone flags, a1 = its pid in its own pid namespace */
+	EVENT_EXEC = 2,          /* path = executable, text = argv joined by NUL (redacted), path2 = as named; a0 = argc, a1 = pid in its own pid namespace */
 	EVENT_EXIT = 3,          /* result = exit code; a0 = signal (0: none) */
 	EVENT_MEMFD = 4,         /* path2 = name */
 	/* class file; path = canonical path of the object, path2 = what the process said */

@@ -80,8 +80,11 @@ struct signal_struct { atomic_t live; };
 struct cred { kuid_t euid; };
 struct mm_struct { unsigned long arg_start, arg_end; struct file *exe_file; };
 struct thread_info { __u32 status; };
+struct upid { int nr; };
+struct pid { unsigned int level; struct upid numbers[1]; };
 struct task_struct {
 	struct thread_info thread_info;
+	struct pid *thread_pid;
 	struct mm_struct *mm;
 	int exit_code;
 	int pid;

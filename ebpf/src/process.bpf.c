@@ -91,6 +91,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 		s->e.class = CLASS_PROCESS;
 		s->e.a0 = clone_flags(parent, &s->e.nr, &s->e.abi);
 		s->e.result = child->tgid;
+		s->e.a1 = own_number(child);
 		finish();
 	}
 	if (left)
@@ -174,6 +175,7 @@ int BPF_PROG(on_exec, struct task_struct *task, int old_pid, struct linux_binprm
 		return 0;
 	fill_head(s, task, state);
 	s->e.kind = EVENT_EXEC;
+	s->e.a1 = own_number(task->group_leader);
 	s->e.class = CLASS_PROCESS;
 	s->exe_stale = 0;
 	if (old_pid != task->pid)

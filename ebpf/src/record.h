@@ -33,6 +33,21 @@ static __always_inline void fill_head(struct scratch *s, struct task_struct *tas
 	e->exe = s->exe_stale ? 0 : state->exe;
 }
 
+/* The task's number in its own pid namespace, by which its neighbours call it. */
+static __always_inline __u32 own_number(struct task_struct *task)
+{
+	struct pid *pid = task->thread_pid;
+	__u32 level, number = 0;
+	__u64 at;
+
+	if (!pid)
+		return 0;
+	level = BPF_CORE_READ(pid, level);
+	at = (__u64)pid + bpf_core_field_offset(struct pid, numbers) + level * bpf_core_type_size(struct upid);
+	bpf_probe_read_kernel(&number, sizeof(number), (void *)at);
+	return number;
+}
+
 /* The executable was sent before user space forgot old strings: send it again. */
 static __always_inline int refresh_exe(void)
 {
