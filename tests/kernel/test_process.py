@@ -138,6 +138,7 @@ def test_fork_names_child_parent_and_flags(box: Box) -> None:
     assert fork["class"] == EventClass.PROCESS
     assert fork["parent_start_ns"] == told.of(Kind.EXEC)[0]["start_ns"]
     assert fork["start_ns"] > fork["parent_start_ns"]
+    assert fork["a1"] == child
     end = told.one(Kind.EXIT, pid=child)
     assert (end["result"], end["a0"], end["start_ns"]) == (3, 0, fork["start_ns"])
 
@@ -161,6 +162,14 @@ def test_threads_are_no_processes(box: Box, tmp_path: Path) -> None:
     assert event["pid"] == told.pid != event["tid"]
     assert event["flags"] & Flag.THREAD
     assert len(told.of(Kind.EXIT)) == 1
+
+
+def test_fork_and_exec_tell_the_process_s_number_in_its_own_pid_namespace(box: Box) -> None:
+    told = box.execute(["/usr/bin/unshare", "--pid", "--fork", "/bin/true"])
+    (child,) = told.of(Kind.FORK)
+    ran = told.one(Kind.EXEC, pid=int(child["pid"]))
+    assert (child["a1"], ran["a1"]) == (1, 1)
+    assert child["result"] == child["pid"] != 1
 
 
 def test_exec_by_a_thread_that_is_not_the_leader(box: Box) -> None:
