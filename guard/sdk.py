@@ -91,8 +91,9 @@ class Sandbox:
         """A sandbox to be entered with `async with`.
 
         `policy` is a library policy's name, a file's path or a Policy. `workspace` is a host folder of which
-        the sandbox sees a copy; with `copy_back`, its changes come back at the verdict. A wrong policy is a
-        PolicyError; entering raises `GuardError`s, each of which says what to do.
+        the sandbox sees a copy; with `copy_back`, its changes come back at the verdict. Sandboxes of one
+        `rollout_id` and `attempt` are one rollout and judged together: a second try is a higher `attempt`. A
+        wrong policy is a PolicyError; entering raises `GuardError`s, each of which says what to do.
         """
         folder = Path(workspace).absolute() if workspace is not None else None
         owner_uid, owner_gid = owner_of(folder)
