@@ -128,7 +128,7 @@ def test_an_unknown_backend_is_refused_with_those_there_are(node):
 
 
 def test_an_overlong_rollout_id_is_refused(node):
-    refused(node.run("--rollout", "x" * 300, command=TRUE), "--rollout-id")
+    refused(node.run("--rollout", "x" * 300, command=TRUE), "--rollout:")
 
 
 def test_without_root_it_says_what_is_missing_and_offline_commands_work(node, tmp_path):
