@@ -133,7 +133,7 @@ def test_a_policy_does_not_differ_from_itself(name: str) -> None:
             "detectors: {thresholds: {service_scan: {targets: 9}}}",
             "~ threshold service_scan.targets: 9 (was 20)",
         ),
-        ("penalty: {weights: {reward_forge: 2}}", "~ penalty weights.reward_forge: 2 (was 0)"),
+        ("penalty: {weights: {reward_forge: 2.5}}", "~ penalty weights.reward_forge: 2.5 (was 2)"),
         ("require: [..., apparmor]", "- a sandbox starts on a node without apparmor"),
     ],
 )
@@ -170,7 +170,7 @@ def test_check_warns_of_refusals_lost_by_replacing_a_list() -> None:
 
 
 def test_check_warns_of_weights_that_eval_has_not_shown_clean_and_of_unknown_calls() -> None:
-    assert "has not shown it clean" in checked("penalty: {weights: {reward_forge: 2}}\n")[0]
+    assert "has not shown it clean" in checked("penalty: {weights: {credential_hunt: 2}}\n")[0]
     assert "knows no system call `mont`" in checked("syscalls: {deny: [..., mont]}\n")[0]
 
 

@@ -74,7 +74,7 @@ def refused(text: str) -> PolicyError:
         (
             "penalty: {cap: 0.5, weights: {reward_forge: 2.0}}",
             (3, 16),
-            "a successful `reward_forge` scores 1 - 0.5 = 0.5",
+            "scores 1 - 0.5 = 0.5, no less than an honest failure",
             "a cap above 1",
         ),
         (
