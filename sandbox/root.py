@@ -240,7 +240,7 @@ def _take_etc(etc: Path) -> None:
     for name in ("passwd", "group"):
         with contextlib.suppress(OSError):
             lines = Path("/etc", name).read_bytes().splitlines(keepends=True)
-            (etc / name).write_bytes(b"".join(line for line in lines if _is_system_entry(line)))
+            (etc / name).write_bytes(b"".join(map(_without_password, filter(_is_system_entry, lines))))
     (etc / "hostname").write_text("sandbox\n")
     (etc / "hosts").write_text("127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost\n")
     (etc / "machine-id").write_text("")
@@ -255,6 +255,13 @@ def _resolvers() -> str:
         kept = [line for line in lines if not re.match(r"\s*nameserver\s+(127\.|::1)", line)]
         return "\n".join(kept) + "\n"
     return ""
+
+
+def _without_password(line: bytes) -> bytes:
+    """The entry with no password, and none to be looked for in shadow, which is not there: PAM's account
+    check fails where an entry says `x` and shadow has none."""
+    name, _, rest = line.split(b":", 2)
+    return b":".join((name, b"*", rest))
 
 
 def _is_system_entry(line: bytes) -> bool:

@@ -88,6 +88,7 @@ def let_others_pass(folder: Path) -> None:
 
 
 @as_root
+@pytest.mark.usefixtures("open_checkout")
 @pytest.mark.parametrize("hidden", [True, False])
 def test_somebody_else_is_told_who_can_start_the_service(lonely: Guard, tmp_path: Path, hidden: bool) -> None:
     if not hidden:
@@ -99,6 +100,7 @@ def test_somebody_else_is_told_who_can_start_the_service(lonely: Guard, tmp_path
 
 
 @as_root
+@pytest.mark.usefixtures("open_checkout")
 def test_a_folder_of_ones_own_needs_no_root(lonely: Guard, tmp_path: Path) -> None:
     let_others_pass(tmp_path)
     lonely.home.mkdir()

@@ -131,8 +131,8 @@ def test_an_overlong_rollout_id_is_refused(node):
     refused(node.run("--rollout", "x" * 300, command=TRUE), "--rollout:")
 
 
+@pytest.mark.usefixtures("open_checkout")
 def test_without_root_it_says_what_is_missing_and_offline_commands_work(node, tmp_path):
-    # An unprivileged process may be unable to reach this checkout; the interpreter's own import tells.
     def as_nobody(*arguments):
         return subprocess.run(
             [sys.executable, "-m", "invigilator.guard.cli.main", *arguments],

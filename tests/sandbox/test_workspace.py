@@ -32,7 +32,7 @@ def test_a_fresh_sandbox_has_no_changes(make_box: MakeBox, workspace: Path) -> N
 def test_changes_are_told_by_their_kind(make_box: MakeBox, workspace: Path) -> None:
     box = make_box(workspace=workspace)
     box.sh(
-        "echo new > n; echo 1 > a.txt; rm sub/b.txt; mkdir d; echo x > d/e; chmod 600 /etc/services; "
+        "echo new > n; echo 1 > a.txt; rm sub/b.txt; mkdir d; echo x > d/e; chmod 600 /etc/profile; "
         "cp /bin/true /usr/bin/bash2; echo evil > /usr/bin/ls"
     )
     assert told(box, "/workspace") == {
@@ -43,7 +43,7 @@ def test_changes_are_told_by_their_kind(make_box: MakeBox, workspace: Path) -> N
         ("/usr/bin/bash2", "added"),
         ("/usr/bin/ls", "modified"),
     }
-    assert told(box, "/etc") == {("/etc/services", "metadata")}
+    assert told(box, "/etc") == {("/etc/profile", "metadata")}
     assert len(told(box)) == 8
 
 
