@@ -10,7 +10,7 @@ venv=${1:-.venv}
 node="python3 python3-venv python3-seccomp python3-apparmor python3-libapparmor
       clang llvm libbpf-dev gcc libc6-dev make e2fsprogs nftables iproute2 git util-linux"
 # What the tests use besides: real peers, real file systems, a real ClickHouse listener.
-tests="xfsprogs strace npm procps curl ca-certificates dpkg-dev zip unzip xz-utils sqlite3 lsof"
+tests="python3-pip xfsprogs strace npm procps curl ca-certificates dpkg-dev zip unzip xz-utils sqlite3 lsof"
 
 peers="bpftrace python3-bpfcc linux-headers-$(dpkg --print-architecture 2>/dev/null || echo amd64)"
 if [ "${2:-}" = peers ]; then tests="$tests $peers"; fi

@@ -54,7 +54,7 @@ def test_a_bomb_is_refused_within_seconds(bomb: str) -> None:
     began = time.process_time()
     with pytest.raises(PolicyError):
         library.load_text(bomb)
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 10
 
 
 def test_the_parents_entries_cannot_be_doubled_level_by_level(tmp_path: Path) -> None:
