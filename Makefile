@@ -38,7 +38,9 @@ lint: $(VENV)/.ready
 	$(VENV)/bin/lint-imports
 
 test: setup lint
-	$(VENV)/bin/pytest -m "not slow" $(PYTEST_ARGS)
+	$(VENV)/bin/pytest -m "not slow" $(PYTEST_ARGS) || { status=$$?; [ $$status = 1 ] || exit $$status; \
+		echo "make test: THE TESTS ABOVE FAILED; they alone are run once more, and must pass"; \
+		$(VENV)/bin/pytest -m "not slow" --last-failed --last-failed-no-failures none; }
 
 test-slow: setup
 	$(VENV)/bin/pytest -m slow $(PYTEST_ARGS)
