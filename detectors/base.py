@@ -111,6 +111,28 @@ class Hits:
     use: Codes
     soft: Mask
 
+    @classmethod
+    def of(
+        cls,
+        batch: EventBatch,
+        rows: Rows,
+        phase: Codes,
+        outcome: Outcome | Codes,
+        confidence: float | npt.NDArray[np.float64],
+        intent: Intent | Codes,
+        use: Use | Codes,
+        soft: bool | Mask = False,
+    ) -> Hits:
+        """Hits of `rows`; a scalar stands for all of them."""
+        n = len(rows)
+
+        def codes(value: Outcome | Intent | Use | Codes) -> Codes:
+            return np.broadcast_to(np.asarray(value, np.uint8), n)
+
+        weight = np.broadcast_to(np.asarray(confidence, np.float64), n)
+        met = np.broadcast_to(np.asarray(soft, np.bool_), n)
+        return cls(batch, rows, phase, codes(outcome), weight, codes(intent), codes(use), met)
+
 
 class Detector(abc.ABC):
     """One kind of misbehaviour, in one sandbox. Subclasses declare all class variables without default."""

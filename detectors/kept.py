@@ -34,18 +34,8 @@ class Kept:
         use: Use | Codes = Use.NONE,
     ) -> Hits:
         """Hold kept events against the sandbox after all; scalars stand for all of them."""
-        n = len(rows)
-        found = self.outcome[rows] if outcome is None else np.broadcast_to(np.asarray(outcome, np.uint8), n)
-        return Hits(
-            self.batch,
-            rows,
-            self.phase[rows],
-            found,
-            np.broadcast_to(np.asarray(confidence, np.float64), n),
-            np.broadcast_to(np.asarray(intent, np.uint8), n),
-            np.broadcast_to(np.asarray(use, np.uint8), n),
-            np.zeros(n, np.bool_),
-        )
+        found = self.outcome[rows] if outcome is None else outcome
+        return Hits.of(self.batch, rows, self.phase[rows], found, confidence, intent, use)
 
 
 class Firsts:

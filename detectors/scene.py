@@ -175,18 +175,8 @@ class Scene:
         soft: bool | Mask = False,
     ) -> Hits:
         """Hold events `rows` against the sandbox; scalars stand for all of them."""
-        n = len(rows)
-        found = self.outcome[rows] if outcome is None else np.broadcast_to(np.asarray(outcome, np.uint8), n)
-        return Hits(
-            self.batch,
-            rows,
-            self.phase[rows],
-            found,
-            np.broadcast_to(np.asarray(confidence, np.float64), n),
-            np.broadcast_to(np.asarray(intent, np.uint8), n),
-            np.broadcast_to(np.asarray(use, np.uint8), n),
-            np.broadcast_to(np.asarray(soft, np.bool_), n),
-        )
+        found = self.outcome[rows] if outcome is None else outcome
+        return Hits.of(self.batch, rows, self.phase[rows], found, confidence, intent, use, soft)
 
     @cached_property
     def acts(self) -> npt.NDArray[np.uint16]:
