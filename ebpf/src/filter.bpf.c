@@ -12,6 +12,7 @@
 
 #define CHOICES 16
 #define IPPROTO_ANY 0
+#define IPPROTO_HOPOPTS 0
 #define IPPROTO_ICMP 1
 #define IPPROTO_ICMPV6 58
 #define ETH_P_IP 0x0800
@@ -217,7 +218,19 @@ int filter_socket(struct bpf_sock *ctx)
 	return 0;
 }
 
-struct packet { __u8 address[16]; __u16 port; __u8 protocol; __u8 flags; };
+/* `icmp`: the type of an ICMPv6 message. */
+struct packet { __u8 address[16]; __u16 port; __u8 protocol; __u8 flags; __u8 icmp; };
+
+/* Options for every hop stand in front of what the packet is (RFC 8200, 4.3). */
+static __always_inline void pass_hop_options(struct __sk_buff *skb, struct packet *packet, __u32 *head)
+{
+	__u8 options[2];
+
+	if (packet->protocol != IPPROTO_HOPOPTS || bpf_skb_load_bytes(skb, *head, options, 2))
+		return;
+	packet->protocol = options[0];
+	*head += 8 + options[1] * 8;
+}
 
 static __always_inline bool read_packet(struct __sk_buff *skb, struct packet *packet)
 {
@@ -235,6 +248,9 @@ static __always_inline bool read_packet(struct __sk_buff *skb, struct packet *pa
 		if (bpf_skb_load_bytes(skb, 6, &packet->protocol, 1) ||
 		    bpf_skb_load_bytes(skb, 24, packet->address, 16))
 			return false;
+		pass_hop_options(skb, packet, &head);
+		if (packet->protocol == IPPROTO_ICMPV6)
+			bpf_skb_load_bytes(skb, head, &packet->icmp, 1);
 	} else {
 		return false;
 	}
@@ -247,15 +263,15 @@ static __always_inline bool read_packet(struct __sk_buff *skb, struct packet *pa
 	return true;
 }
 
-/* Neighbour discovery and multicast listening are the link's own business (RFC 4861, RFC 3810). */
-static __always_inline bool is_link_business(struct __sk_buff *skb, struct packet *packet)
+/* Neighbour discovery (RFC 4861) and multicast listening (RFC 2710, RFC 3810) are the link's own business: the
+ * kernel sends these at times of its own, from sockets that count as those of whoever made the network. */
+static __always_inline bool is_link_business(const struct packet *packet)
 {
-	__u8 type = 0;
-
 	if (packet->protocol != IPPROTO_ICMPV6)
 		return false;
-	bpf_skb_load_bytes(skb, 40, &type, 1);
-	return (type >= 133 && type <= 137) || type == 143;
+	if (packet->icmp >= 133 && packet->icmp <= 137)
+		return true;
+	return ((packet->icmp >= 130 && packet->icmp <= 132) || packet->icmp == 143) && packet->address[0] == 0xff;
 }
 
 /* Packets: what no call announced (TCP fast open, io_uring, raw sockets), and answers to nobody. */
@@ -280,7 +296,7 @@ int filter_egress(struct __sk_buff *skb)
 			return 1;
 	}
 	verdict = judge(&slot->net[scope->phase & 3], packet.address, packet.port, packet.protocol);
-	if (verdict.allow || is_link_business(skb, &packet))
+	if (verdict.allow || is_link_business(&packet))
 		return 1;
 	refuse(slot, scope, packet.address, packet.port, packet.protocol, verdict.name, HOOK_EGRESS, false);
 	return 0;

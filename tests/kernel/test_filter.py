@@ -152,6 +152,42 @@ def test_fast_open_is_stopped_at_the_packet(box: Box) -> None:
     assert {e["address"] for e in told.of(Kind.NET_DENIED)} == {mapped("10.9.0.7")}
 
 
+def test_what_the_kernel_reports_of_its_own_on_a_link_is_neither_refused_nor_told(box: Box) -> None:
+    """Multicast reports: of a network's own making, at a moment that the kernel draws, with options for every
+    hop in front of them. The sandbox's first real refusal must be its first told one."""
+    rules(box, False)
+    told = box.run(
+        IN_A_NAMESPACE
+        + "open('/proc/sys/net/ipv6/conf/t0/mldv2_unsolicited_report_interval', 'w').write('1')\n"
+        "group, s = socket.inet_pton(10, 'ff02::1234'), socket.socket(10, 2)\n"
+        "s.setsockopt(41, 20, group + struct.pack('i', socket.if_nametoindex('t0')))  # IPV6_JOIN_GROUP\n"
+        "os.set_blocking(t, False); end = time.monotonic() + 10; seen = b''\n"
+        "while group not in seen and time.monotonic() < end:\n"
+        "    try: seen = os.read(t, 2000)\n"
+        "    except BlockingIOError: time.sleep(0.001)\n"
+        "print(seen[6], seen[40], seen[48])  # options first, then ICMPv6, a report (RFC 3810, 5.2)"
+    )
+    assert [int(word) for word in told.output.split()] == [0, 58, 143]
+    assert not told.of(Kind.NET_DENIED)
+
+
+@pytest.mark.parametrize(("kind", "to"), [(143, "fd00::9"), (128, "ff02::16")])
+def test_a_forged_report_or_another_message_behind_options_is_refused(box: Box, kind: int, to: str) -> None:
+    """Raw sockets are there where the rules allow by default; what they deny stays denied."""
+    rules(box, True, NetRule.of("fd00::/16", allow=False), NetRule.of("ff00::/8", allow=False))
+    told = box.run(
+        IN_A_NAMESPACE + "open('/proc/sys/net/ipv6/conf/t0/accept_dad', 'w').write('0')\n"
+        "s = socket.socket(10, socket.SOCK_RAW, 58)\n"
+        "own = socket.inet_pton(10, 'fd00::1') + struct.pack('Ii', 64, socket.if_nametoindex('t0'))\n"
+        "fcntl.ioctl(s, 0x8916, own)  # SIOCSIFADDR, struct in6_ifreq\n"
+        "s.setsockopt(41, 54, bytes([0, 0, 5, 2, 0, 0, 1, 0]))  # IPV6_HOPOPTS: router alert\n"
+        f"try: s.sendto(bytes([{kind}, 0, 0, 0]) + b'x' * 20, ('{to}', 0, 0, socket.if_nametoindex('t0')));"
+        " print(0)\nexcept OSError as f: print(f.errno)"
+    )
+    assert int(told.output) == errno.EPERM
+    assert told.of(Kind.NET_DENIED)[-1]["address"] == socket.inet_pton(socket.AF_INET6, to)
+
+
 def test_sockets_made_before_the_rules_are_stopped_at_the_packet(box: Box) -> None:
     """A socket connected while the phase allowed it may not go on once rules deny it."""
     reader, writer = os.pipe()
