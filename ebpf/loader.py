@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 BTF_KIND_STRUCT = 4
+BTF_KIND_TYPEDEF = 8
 BTF_KIND_FUNC = 12
 BTF_KIND_DATASEC = 15
 LOG_LINES = 12
@@ -126,8 +127,12 @@ class Kernel:
             self._lib.bpf_program__set_autoload(ctypes.c_void_p(at), ctypes.c_bool(wanted))
             at = step(ctypes.c_void_p(self._object), ctypes.c_void_p(at))
 
+    def leave_out(self, program: str) -> None:
+        """Do not load a program, before `load`."""
+        self._lib.bpf_program__set_autoload(ctypes.c_void_p(self._program(program)), ctypes.c_bool(False))
+
     def load(self) -> None:
-        """Verify and load every program."""
+        """Verify and load every program that was not left out."""
         self._check(
             self._lib.bpf_object__load(ctypes.c_void_p(self._object)), "the kernel refused the sensor"
         )
@@ -203,8 +208,9 @@ class Kernel:
         self._lib.bpf_map_delete_elem(self.map_fd(name), key)
 
     def missed(self, programs: Sequence[str]) -> int:
-        """Runs that the kernel skipped because the program was already running on that CPU."""
-        return sum(self._recursion_misses(self._program_fd(program)) for program in programs)
+        """Runs of the loaded ones that the kernel skipped because they were already running on that CPU."""
+        fds = [self._program_fd(program) for program in programs]
+        return sum(self._recursion_misses(fd) for fd in fds if fd >= 0)
 
     def close(self) -> None:
         """Detach and unload everything."""
@@ -280,13 +286,13 @@ class Kernel:
         return LoadError(number, f"{what}: {os.strerror(number)}" + "".join(f"\n  {r}" for r in reasons))
 
 
-def kernel_has(function: str) -> bool:
-    """Whether the running kernel's BTF has a function (a kfunc) of that name."""
+def kernel_has(name: str, kind: int = BTF_KIND_FUNC) -> bool:
+    """Whether the running kernel's BTF has a function (a kfunc), or another kind of thing, of that name."""
     lib = library()
     btf = lib.btf__load_vmlinux_btf()
     if not btf:
         return False
-    found = lib.btf__find_by_name_kind(ctypes.c_void_p(btf), function.encode(), BTF_KIND_FUNC) > 0
+    found = lib.btf__find_by_name_kind(ctypes.c_void_p(btf), name.encode(), kind) > 0
     lib.btf__free(ctypes.c_void_p(btf))
     return bool(found)
 

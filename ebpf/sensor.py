@@ -25,7 +25,7 @@ from .network import NetRule
 from .order import SlotOrder
 from .reader import Reader
 from .rulesets import Rulesets
-from .start import FILTERS, TRACING, SensorUnavailable, map_slots, prepare, require
+from .start import FILTERS, TRACING, WHERE_FOUND, SensorUnavailable, map_slots, prepare, require
 from .streams import stream_objects
 from .strings import Mount
 
@@ -391,6 +391,6 @@ class Sensor:
     def _unattributed_now(self) -> int:
         now = time.monotonic()
         if now >= self._missed_until:
-            self._missed = self._kernel.missed(TRACING)
+            self._missed = self._kernel.missed((*TRACING, *WHERE_FOUND))
             self._missed_until = now + MISSED_EVERY_S
         return int(self._unattributed[0]) + self._missed

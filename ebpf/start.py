@@ -12,7 +12,7 @@ import numpy as np
 
 from .events import EVENT, Records
 from .layout import MAX_SLOTS, SLOT
-from .loader import Kernel, check_layout, kernel_has
+from .loader import BTF_KIND_TYPEDEF, Kernel, check_layout, kernel_has
 
 TRACING = (
     "dispatch",
@@ -25,6 +25,9 @@ TRACING = (
     "on_sock_state",
     "on_signal",
 )
+WHERE_FOUND = {"on_submit": "io_uring_submit_req"}
+"""Tracing programs that do without their tracepoint where the kernel has none of that name: before 6.3
+io_uring had another."""
 FILTERS = (
     "filter_connect4",
     "filter_connect6",
@@ -64,8 +67,11 @@ def prepare(kernel: Kernel, sizes: Mapping[str, int]) -> None:
             "direct_reads": int(kernel_has("bpf_rdonly_cast")),
         }
     )
+    found = [p for p, point in WHERE_FOUND.items() if kernel_has(f"btf_trace_{point}", BTF_KIND_TYPEDEF)]
+    for program in WHERE_FOUND.keys() - set(found):
+        kernel.leave_out(program)
     kernel.load()
-    for program in TRACING:
+    for program in (*TRACING, *found):
         kernel.attach(program)
 
 

@@ -68,6 +68,7 @@ enum event_kind {
 	EVENT_FOREIGN_ABI = 73,  /* a system call through int 0x80 or x32; a0 = its number */
 	EVENT_CGROUP_LEFT = 74,  /* a watched process was moved; a0 = new cgroup id */
 	EVENT_CHROOT = 75,
+	EVENT_IO_URING_OP = 76,  /* submitted to a ring, its result unknown: a0 = enum io_uring_op, a1 = how many of them by this process so far (those that name nothing are told at powers of two); path2 = the name it takes (rename: the new one, text the old), address and port of a connect */
 	/* class output; sums made in the kernel, sent at most every OUTPUT_PERIOD and at the end */
 	EVENT_OUTPUT = 80,       /* bytes into the recorded streams: a0 = bytes since the last, a1 = writes, a2 = total */
 	EVENT_FILE_BYTES = 81,   /* bytes written into files: a0 = bytes since the last, a1 = writes, a2 = total */

@@ -120,6 +120,12 @@ struct unix_sock { struct sock sk; struct path path; struct sock *peer; };
 struct socket { short type; struct sock *sk; };
 struct kernel_siginfo { struct { int si_signo; int si_errno; int si_code; }; };
 struct io_kiocb { __u8 opcode; };
+struct filename { const char *name; };
+struct sockaddr;
+struct io_open { struct filename *filename; };
+struct io_unlink { struct filename *filename; };
+struct io_rename { struct filename *oldpath, *newpath; };
+struct io_connect { struct sockaddr *addr; int addr_len; };
 
 #pragma clang attribute pop
 

@@ -76,6 +76,9 @@ struct climb { __u64 at; __u64 left; __u32 depth; __u32 done; };       /* from a
 struct spell { __u32 at; __u32 left; __u32 length; __u32 done; };      /* along a DNS name */
 struct gather { __u64 pointers; __u32 width, length, count, cut; };    /* over an argument vector */
 
+#define PIECES 4
+struct piece { __u64 at, length; };
+
 #define TEXT_AT 16          /* room for the string_record's head */
 #define TEXT_MAX 8192       /* a folder's path, NUL, and what the process said */
 struct scratch {
@@ -85,6 +88,7 @@ struct scratch {
 	__u64 sip[4];
 	__u64 number;
 	union { struct climb climb; struct spell spell; struct gather gather; };
+	struct piece pieces[PIECES]; /* of what is sent */
 	__u32 exe_stale;
 	char text[TEXT_AT + 2 * TEXT_MAX + 64] __attribute__((aligned(8)));
 };

@@ -21,6 +21,7 @@
 #define DNS_HEAD 12
 #define DNS_PREFIX 2
 #define DNS_NAME 255
+#define DNS_BYTES (DNS_PREFIX + DNS_HEAD + DNS_NAME + 5)
 #define NAME_BYTES 108 /* sockaddr_un.sun_path */
 
 /* Connects whose result comes later, by socket: the head of the event to come. */
@@ -121,20 +122,13 @@ static __always_inline void take_unix_peer(struct scratch *s, struct sock *sk)
 {
 	struct unix_sock *peer = (struct unix_sock *)GET((struct unix_sock *)sk, peer);
 	struct dentry *dentry;
-	struct inode *inode;
 
 	if (!peer)
 		return;
 	dentry = GET(peer, path.dentry);
 	if (!dentry)
 		return;
-	inode = GET(dentry, d_inode);
-	s->e.ino = GET(inode, i_ino);
-	s->e.gen = GET(inode, i_generation);
-	s->e.mode = GET(inode, i_mode);
-	s->e.owner = GET(inode, i_uid.val);
-	s->e.dev = device_of(dentry);
-	s->e.path = path_of(number_of(s, dentry));
+	take_object(s, GET(dentry, d_inode), dentry);
 	s->e.flags &= ~FLAG_PATH_USER;
 }
 
@@ -238,53 +232,70 @@ static long spell_step(__u32 i, void *unused)
 	return 0;
 }
 
-__noinline int asked(__u64 payload, __u32 length)
+/* What a call sends, in the pieces that the process made of it: its first, as far as a DNS name reaches. */
+static __always_inline __u32 whole_length(struct scratch *s)
+{
+	__u32 length = 0;
+	int i;
+
+	for (i = 0; i < PIECES; i++)
+		length += s->pieces[i].length;
+	return length;
+}
+
+/* Copy the pieces, joined, to scratch->text[TEXT_AT + 4096]; how many bytes. */
+static __always_inline __u32 join_pieces(struct scratch *s)
+{
+	__u32 at = 0, length;
+	int i;
+
+	for (i = 0; i < PIECES; i++) {
+		length = s->pieces[i].length > DNS_BYTES - at ? DNS_BYTES - at : s->pieces[i].length;
+		if (!length)
+			continue;
+		if (bpf_probe_read_user(&s->text[TEXT_AT + 4096 + within(at, 511)], within(length, 511),
+					(void *)s->pieces[i].at))
+			break;
+		at += length;
+	}
+	return at;
+}
+
+/* Spell the first name that the query at `at` of the joined pieces asks for; whether there is one. */
+static __always_inline bool spelled(struct scratch *s, __u32 at, __u32 length)
+{
+	__u8 *packet = (__u8 *)&s->text[TEXT_AT + 4096];
+
+	if (length < at + DNS_HEAD + 5)
+		return false;
+	/* A query (QR 0, opcode 0) that asks something (QDCOUNT > 0). */
+	if ((packet[at + 2] & 0xf8) || (!packet[at + 4] && !packet[at + 5]))
+		return false;
+	s->spell = (struct spell){ .at = at + DNS_HEAD };
+	bpf_loop(DNS_NAME + 1, spell_step, NULL, 0);
+	return s->spell.done && s->spell.at + 4 <= length; /* its type and class follow */
+}
+
+__noinline int asked(void)
 {
 	struct scratch *s = begin(EVENT_DNS, CLASS_NETWORK);
+	__u32 at, length;
 	__u8 *packet;
-	__u32 at;
 
 	if (!s)
 		return 0;
-	if (s->e.protocol == IPPROTO_TCP) { /* a length of two bytes comes first (RFC 1035, 4.2.2) */
-		payload += DNS_PREFIX;
-		length = length > DNS_PREFIX ? length - DNS_PREFIX : 0;
-	}
-	if (length < DNS_HEAD + 5)
-		return 0;
-	if (length > DNS_HEAD + DNS_NAME + 5)
-		length = DNS_HEAD + DNS_NAME + 5;
-	packet = (__u8 *)&s->text[TEXT_AT + 4096];
-	if (bpf_probe_read_user(packet, within(length, 511), (void *)payload))
-		return 0;
-	/* A query (QR 0, opcode 0) that asks something (QDCOUNT > 0). */
-	if ((packet[2] & 0xf8) || (!packet[4] && !packet[5]))
-		return 0;
-	s->spell = (struct spell){ .at = DNS_HEAD };
-	bpf_loop(DNS_NAME + 1, spell_step, NULL, 0);
-	if (!s->spell.done)
-		return 0;
+	length = join_pieces(s);
+	/* Over TCP the message's length comes first (RFC 1035, 4.2.2), where it was not sent by itself before. */
+	if (s->e.protocol != IPPROTO_TCP || !spelled(s, DNS_PREFIX, length))
+		if (!spelled(s, 0, length))
+			return 0;
 	at = within(s->spell.at, 511);
+	packet = (__u8 *)&s->text[TEXT_AT + 4096];
 	s->e.a0 = packet[at] << 8 | packet[at + 1];
 	s->e.a1 = s->e.a2 = 0;
 	s->e.path = s->e.path2 = 0;
 	s->e.text = intern(s->spell.length, 0, STRING_SAID);
 	return finish();
-}
-
-/* The query in what was sent: a resolver may give the prefix of TCP a part of its own. `second`: the process's
- * next struct iovec, or 0. */
-static __always_inline int asked_in(struct scratch *s, __u64 payload, __u32 length, __u64 second)
-{
-	__u64 part[2] = {};
-
-	if (s->e.protocol == IPPROTO_TCP && length == DNS_PREFIX && second) {
-		if (bpf_probe_read_user(part, sizeof(part), (void *)second))
-			return 0;
-		payload = part[0] - DNS_PREFIX;
-		length = part[1] + DNS_PREFIX;
-	}
-	return asked(payload, length);
 }
 
 /* Whether what this event sends goes to a name server. */
@@ -293,35 +304,65 @@ static __always_inline bool to_name_server(struct scratch *s)
 	return s->e.port == DNS_PORT && (s->e.protocol == IPPROTO_UDP || s->e.protocol == IPPROTO_TCP);
 }
 
-/* Datagrams through write(2) on a connected socket. */
+/* A buffer of the process. */
+static __always_inline void one_piece(struct scratch *s, __u64 pointer, __u32 length)
+{
+	__builtin_memset(s->pieces, 0, sizeof(s->pieces));
+	s->pieces[0].at = pointer;
+	s->pieces[0].length = length;
+}
+
+/* An array of struct iovec of the process, in its own word size: the first of them. */
+__noinline int take_pieces(__u64 pointer, __u32 count)
+{
+	struct scratch *s = scratch();
+	__u32 narrow[2 * PIECES] = {};
+	int i;
+
+	if (!s)
+		return 0;
+	__builtin_memset(s->pieces, 0, sizeof(s->pieces));
+	if (count > PIECES)
+		count = PIECES;
+	if (s->call.abi == ABI_NATIVE)
+		return bpf_probe_read_user(s->pieces, count * sizeof(s->pieces[0]), (void *)pointer);
+	if (bpf_probe_read_user(narrow, count * 8, (void *)pointer))
+		return -1;
+	for (i = 0; i < PIECES; i++) {
+		s->pieces[i].at = narrow[2 * i];
+		s->pieces[i].length = narrow[2 * i + 1];
+	}
+	return 0;
+}
+
+#define NR_WRITEV 20
+#define NR_I386_WRITEV 146
+#define NR_X32_WRITEV 516
+
+/* Messages through write(2) and writev(2) on a connected socket. */
 __noinline int asked_by_write(__u64 address)
 {
 	struct scratch *s = scratch();
 	struct sock *sk = (struct sock *)sock_of(address);
-	__u64 pointer, length, second = 0;
+	__u32 nr, vector;
 
 	if (!s || !sk)
 		return 0;
 	take_socket(s, sk);
 	take_peer(&s->e, sk);
-	if (!to_name_server(s) || s->call.abi != ABI_NATIVE)
+	if (!to_name_server(s))
 		return 0;
-	pointer = s->call.args[1];
-	length = s->call.args[2];
-	if (s->call.nr == 20) { /* writev: the first part */
-		__u64 part[2] = {};
-
-		bpf_probe_read_user(part, sizeof(part), (void *)pointer);
-		second = length > 1 ? pointer + sizeof(part) : 0;
-		pointer = part[0];
-		length = part[1];
-	}
-	return asked_in(s, pointer, length, second);
+	nr = s->call.nr;
+	vector = s->call.abi == ABI_NATIVE ? NR_WRITEV : s->call.abi == ABI_I386 ? NR_I386_WRITEV : NR_X32_WRITEV;
+	if (nr == vector)
+		take_pieces(s->call.args[1], s->call.args[2]);
+	else
+		one_piece(s, s->call.args[1], s->call.args[2]);
+	return asked();
 }
 
-/* One datagram or message: SEND where it names a destination, DNS where it goes to a name server. */
-static __always_inline int sent(__u32 fd, __u64 name, __u32 name_length, __u64 payload, __u32 length,
-				__u64 second)
+/* The pieces as one datagram or message: SEND where it names a destination, DNS where it goes to a name server. */
+static __always_inline int sent(__u32 fd, __u64 name, __u32 name_length)
 {
 	struct scratch *s = begin(EVENT_SEND, CLASS_NETWORK);
 	struct sock *sk;
@@ -332,7 +373,7 @@ static __always_inline int sent(__u32 fd, __u64 name, __u32 name_length, __u64 p
 	sk = (struct sock *)sock_of(file_at(fd));
 	if (!sk)
 		return 0;
-	s->e.a0 = length;
+	s->e.a0 = whole_length(s);
 	s->e.family = 0;
 	take_socket(s, sk);
 	if (name && name_length) {
@@ -343,43 +384,42 @@ static __always_inline int sent(__u32 fd, __u64 name, __u32 name_length, __u64 p
 	} else {
 		take_peer(&s->e, sk);
 	}
-	return to_name_server(s) ? asked_in(s, payload, length, second) : 0;
+	return to_name_server(s) ? asked() : 0;
 }
 
 HANDLER(on_sendto)
 {
 	struct scratch *s = scratch();
 
-	return s ? sent(s->call.args[0], s->call.args[4], s->call.args[5], s->call.args[1], s->call.args[2], 0) : 0;
+	if (!s)
+		return 0;
+	one_piece(s, s->call.args[1], s->call.args[2]);
+	return sent(s->call.args[0], s->call.args[4], s->call.args[5]);
 }
 
 /* struct msghdr of the process, in its own word size. */
 __noinline int sent_message(__u32 fd, __u64 pointer)
 {
+	struct { __u64 name; __u32 name_length, pad; __u64 parts; __u64 count; } head = {};
 	struct scratch *s = scratch();
 
 	if (!s)
 		return 0;
 	if (s->call.abi == ABI_NATIVE) {
-		struct { __u64 name; __u32 name_length, pad; __u64 parts; __u64 count; } head = {};
-		__u64 part[2] = {};
-
 		if (bpf_probe_read_user(&head, sizeof(head), (void *)pointer))
 			return 0;
-		if (head.parts && head.count)
-			bpf_probe_read_user(part, sizeof(part), (void *)head.parts);
-		return sent(fd, head.name, head.name_length, part[0], part[1],
-			    head.count > 1 ? head.parts + sizeof(part) : 0);
 	} else {
-		struct { __u32 name, name_length, parts, count; } head = {};
-		__u32 part[2] = {};
+		struct { __u32 name, name_length, parts, count; } narrow = {};
 
-		if (bpf_probe_read_user(&head, sizeof(head), (void *)pointer))
+		if (bpf_probe_read_user(&narrow, sizeof(narrow), (void *)pointer))
 			return 0;
-		if (head.parts && head.count)
-			bpf_probe_read_user(part, sizeof(part), (void *)(__u64)head.parts);
-		return sent(fd, head.name, head.name_length, part[0], part[1], 0);
+		head.name = narrow.name;
+		head.name_length = narrow.name_length;
+		head.parts = narrow.parts;
+		head.count = narrow.count;
 	}
+	take_pieces(head.parts, head.count);
+	return sent(fd, head.name, head.name_length);
 }
 
 HANDLER(on_sendmsg)
@@ -389,7 +429,7 @@ HANDLER(on_sendmsg)
 	return s ? sent_message(s->call.args[0], s->call.args[1]) : 0;
 }
 
-#define MANY_MAX 64
+#define MANY_MAX 1024 /* UIO_MAXIOV (linux/uio.h): what one sendmmsg takes */
 
 struct many { __u32 fd; __u32 step; __u64 pointer; };
 
@@ -541,8 +581,12 @@ HANDLER(on_socketcall)
 	case 3: return connected(args[0], args[1], args[2]);
 	case 4: return listening(args[0], args[1]);
 	case 5: case 18: return accepted(s->call.result);
-	case 9: return sent(args[0], 0, 0, args[1], args[2], 0);
-	case 11: return sent(args[0], args[4], args[5], args[1], args[2], 0);
+	case 9:
+		one_piece(s, args[1], args[2]);
+		return sent(args[0], 0, 0);
+	case 11:
+		one_piece(s, args[1], args[2]);
+		return sent(args[0], args[4], args[5]);
 	case 16: return sent_message(args[0], args[1]);
 	case 20: return sent_message(args[0], args[1]);
 	}

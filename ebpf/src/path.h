@@ -272,44 +272,63 @@ static __always_inline __u32 object_flags(struct file *file, struct inode *inode
 	return flags;
 }
 
-/* Identity and path of an open file as the event's object. */
+/* Who an object is, and the serial of its path. */
+struct identity { __u64 ino; __u32 dev, gen, path; };
+
+static __always_inline struct identity identify(struct scratch *s, struct inode *inode, struct dentry *dentry)
+{
+	struct super_block *sb = GET(inode, i_sb);
+
+	return (struct identity){
+		.ino = GET(inode, i_ino),
+		.gen = GET(inode, i_generation),
+		.dev = GET(sb, s_dev),
+		.path = path_of(number_of(s, dentry)),
+	};
+}
+
+/* An inode and one of its names as the event's object. */
+static __always_inline void take_object(struct scratch *s, struct inode *inode, struct dentry *dentry)
+{
+	struct identity known = identify(s, inode, dentry);
+
+	s->e.ino = known.ino;
+	s->e.dev = known.dev;
+	s->e.gen = known.gen;
+	s->e.path = known.path;
+	s->e.mode = GET(inode, i_mode);
+	s->e.owner = GET(inode, i_uid.val);
+}
+
+/* An open file as the event's object. */
 __noinline int object(__u64 address)
 {
 	struct file *file = (struct file *)address;
 	struct scratch *s = scratch();
-	struct super_block *sb;
 	struct inode *inode;
 
 	if (!s || !address)
 		return 0;
 	inode = GET(file, f_inode);
-	sb = GET(inode, i_sb);
-	s->e.ino = GET(inode, i_ino);
-	s->e.gen = GET(inode, i_generation);
-	s->e.mode = GET(inode, i_mode);
-	s->e.owner = GET(inode, i_uid.val);
+	take_object(s, inode, GET(file, f_path.dentry));
 	s->e.size = GET(inode, i_size);
-	s->e.dev = GET(sb, s_dev);
 	s->e.flags |= object_flags(file, inode, s->e.mode);
-	s->e.path = path_of(number_of(s, GET(file, f_path.dentry)));
 	return 0;
 }
 
-/* The same for the second object. */
+/* An open file as the event's second object. */
 __noinline int object2(__u64 address)
 {
 	struct file *file = (struct file *)address;
 	struct scratch *s = scratch();
-	struct super_block *sb;
-	struct inode *inode;
+	struct identity known;
 
 	if (!s || !address)
 		return 0;
-	inode = GET(file, f_inode);
-	sb = GET(inode, i_sb);
-	s->e.ino2 = GET(inode, i_ino);
-	s->e.gen2 = GET(inode, i_generation);
-	s->e.dev2 = GET(sb, s_dev);
-	s->e.path2 = path_of(number_of(s, GET(file, f_path.dentry)));
+	known = identify(s, GET(file, f_inode), GET(file, f_path.dentry));
+	s->e.ino2 = known.ino;
+	s->e.dev2 = known.dev;
+	s->e.gen2 = known.gen;
+	s->e.path2 = known.path;
 	return 0;
 }

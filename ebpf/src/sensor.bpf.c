@@ -9,6 +9,7 @@
 #include "network.bpf.c"
 #include "streams.bpf.c"
 #include "privilege.bpf.c"
+#include "uring.bpf.c"
 #include "filter.bpf.c"
 #include "control.bpf.c"
 

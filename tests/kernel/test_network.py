@@ -140,6 +140,8 @@ def test_dns_name_asked_for(box: Box, how: str) -> None:
 OVER_TCP = {
     "send": "c.sendall(p + q)",
     "write": "os.write(c.fileno(), p + q)",
+    "the prefix sent by itself": "c.send(p); c.send(q)",
+    "sendmsg in four parts": "c.sendmsg([p[:1], p[1:] + q[:5], q[5:20], q[20:]])",
     "writev, the prefix by itself": "os.writev(c.fileno(), [p, q])",
     "sendmsg, the prefix by itself": "c.sendmsg([p, q])",
 }
@@ -166,12 +168,46 @@ def test_dns_name_asked_for_over_ipv6(box: Box) -> None:
     assert (event["text"], event["address"], event["port"]) == (b"www.example.org", LOCAL6, 53)
 
 
-def test_a_query_in_parts_of_its_own_making_still_names_the_server(box: Box) -> None:
-    """The name is read from the first part; whom it was sent to is known however it is cut."""
-    told = box.run(QUERY + "s.sendmsg([q[:14], q[14:]], [], 0, ('127.0.0.1', 53))")
+IN_PARTS = {
+    "two": "[q[:14], q[14:]]",
+    "four, one of them empty": "[q[:3], b'', q[3:20], q[20:]]",
+    "a byte, and the rest": "[q[:1], q[1:]]",
+}
+
+
+@pytest.mark.parametrize("how", sorted(IN_PARTS))
+def test_a_query_in_parts_of_its_own_making_tells_its_name(box: Box, how: str) -> None:
+    told = box.run(QUERY + f"s.sendmsg({IN_PARTS[how]}, [], 0, ('127.0.0.1', 53))")
     event = told.one(Kind.SEND)
     assert (event["address"], event["port"], event["protocol"]) == (LOCAL4, 53, socket.IPPROTO_UDP)
-    assert event["result"] == 33 and not told.of(Kind.DNS)
+    assert event["a0"] == event["result"] == 33
+    assert told.one(Kind.DNS)["text"] == b"www.example.org"
+
+
+def test_a_query_in_parts_written_to_a_connected_socket_tells_its_name(box: Box) -> None:
+    told = box.run(QUERY + "s.connect(('127.0.0.1', 53)); os.writev(s.fileno(), [q[:2], q[2:15], q[15:]])")
+    assert told.one(Kind.DNS)["text"] == b"www.example.org"
+
+
+def test_a_query_in_more_parts_than_are_read_still_names_the_server(box: Box) -> None:
+    """Four parts are read; whom it was sent to is known however it is cut."""
+    told = box.run(QUERY + "s.sendmsg([q[n:n + 1] for n in range(33)], [], 0, ('127.0.0.1', 53))")
+    assert told.one(Kind.SEND)["port"] == 53 and not told.of(Kind.DNS)
+
+
+def test_every_message_of_one_sendmmsg_tells_its_name(box: Box) -> None:
+    told = box.run(
+        QUERY + "s.connect(('127.0.0.1', 53)); keep = []\n"
+        "def message(n):\n"
+        "    t = q.replace(b'www', b'%03d' % n); b = ctypes.create_string_buffer(t, len(t))\n"
+        "    v = ctypes.create_string_buffer(struct.pack('QQ', ctypes.addressof(b), len(t)))\n"
+        "    keep.extend((b, v)); m = struct.pack('QIIQQQQiI', 0, 0, 0, ctypes.addressof(v), 1, 0, 0, 0, 0)\n"
+        "    return m + bytes(64 - len(m))\n"
+        "print(call(307, s.fileno(), b''.join(map(message, range(200))), 200, 0))"
+    )
+    names = [e["text"] for e in told.of(Kind.DNS)]
+    # A port that nobody holds may refuse later ones: what the kernel took is what is told.
+    assert names == [b"%03d.example.org" % n for n in range(max(int(told.output), 1))]
 
 
 def test_dns_of_garbage_and_of_the_longest_name(box: Box) -> None:
