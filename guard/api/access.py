@@ -46,6 +46,10 @@ class Access:
         self._find_token = find_token
         self._trusted_uids = trusted_uids
 
+    def trusts(self, peer: str) -> bool:
+        """Whether the kernel's word alone is enough: a peer of the Unix socket with a trusted user id."""
+        return peer.startswith(PEER_PREFIX) and int(peer.removeprefix(PEER_PREFIX)) in self._trusted_uids
+
     def identify(self, peer: str, authorization: str) -> Caller:
         """The caller of a request from `peer` with that Authorization header; 401 where there is none."""
         scheme, _, token = authorization.partition(" ")
@@ -54,7 +58,7 @@ class Access:
             if caller is None:
                 raise ProblemError(401, "unknown-token", "the token is wrong, expired or revoked")
             return caller
-        if peer.startswith(PEER_PREFIX) and int(peer.removeprefix(PEER_PREFIX)) in self._trusted_uids:
+        if self.trusts(peer):
             return Caller(f"uid {peer.removeprefix(PEER_PREFIX)}", "admin")
         fix = (
             "send `Authorization: Bearer …` (the command and the clients take it from $INVIGILATOR_TOKEN); "
@@ -69,12 +73,10 @@ def trusted_uids() -> frozenset[int]:
 
 
 def needs(right: Right) -> Callable[[Request], Coroutine[Any, Any, Caller]]:
-    """A dependency: the caller of a request, who must have `right`."""
+    """A dependency: the caller of a request, as TrafficRules knows it, who must have `right`."""
 
     async def check(request: Request) -> Caller:
-        access: Access = request.app.state.access
-        peer = request.client.host if request.client else ""
-        caller = access.identify(peer, request.headers.get("authorization", ""))
+        caller: Caller = request.state.caller
         if not caller.may(right):
             raise ProblemError(403, "role-may-not", f"role {caller.role} has no right to {right}")
         return caller

@@ -57,12 +57,11 @@ def create(
         lifespan=lifespan,
     )
     app.state.gate = gate
-    app.state.access = access
     app.state.outbox = outbox
     app.state.limits = limits or Limits()
     app.state.pid = os.getpid()
     problem.install(app)
     for router in ROUTERS:
         app.include_router(router)
-    app.add_middleware(TrafficRules, traffic=traffic or Traffic())
+    app.add_middleware(TrafficRules, access=access, traffic=traffic or Traffic())
     return app

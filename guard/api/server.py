@@ -8,18 +8,18 @@ import fcntl
 import importlib
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from invigilator.guard.api import app as application
-from invigilator.guard.api.access import PEER_PREFIX, Access, trusted_uids
+from invigilator.guard.api.access import Access, trusted_uids
+from invigilator.guard.api.connections import WAIT_S, TimelyProtocol
 from invigilator.guard.api.gate import StoreGate
 from invigilator.guard.api.outbox import Outbox
 from invigilator.guard.api.privileges import drop, hand_over
@@ -35,19 +35,6 @@ IDLE_LEAST_S = 2.0
 """Who was asked to come back in a second has to find it."""
 LATE_MODULES = ("chdb", "clickhouse_connect", "pandas", "pyarrow.csv", "uvicorn.lifespan.on")
 _log = logging.getLogger("invigilator.serve")
-
-
-class PeerProtocol(H11Protocol):
-    """HTTP whose client address, on a Unix socket, is the peer's user id as the kernel tells it."""
-
-    def connection_made(self, transport: Any) -> None:
-        """Write the peer's credentials where the application looks for an address."""
-        super().connection_made(transport)
-        link = transport.get_extra_info("socket")
-        if link is not None and link.family == socket.AF_UNIX:
-            credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            pid, uid = (int.from_bytes(credentials[at : at + 4], "little") for at in (0, 4))
-            self.client = (f"{PEER_PREFIX}{uid}", pid)
 
 
 class Server(uvicorn.Server):
@@ -97,6 +84,7 @@ def serve(settings: ServeSettings) -> None:
     opener: Callable[[str], Store] = Store.open
     import_late_modules()
     listeners = listen(settings)
+    _allow_descriptors()
     trusted = trusted_uids()
     drop(settings.uid)
     gate = StoreGate(settings.store, opener)
@@ -107,7 +95,7 @@ def serve(settings: ServeSettings) -> None:
     )
     config = uvicorn.Config(
         app,
-        http=PeerProtocol,
+        http=TimelyProtocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -115,13 +103,19 @@ def serve(settings: ServeSettings) -> None:
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        timeout_keep_alive=15,
+        timeout_keep_alive=round(WAIT_S),
         timeout_graceful_shutdown=30,
         h11_max_incomplete_event_size=64 << 10,
     )
     server = Server(config, gate, traffic, settings, start_lock)
     asyncio.run(server.serve(sockets=listeners))
     os.close(held)
+
+
+def _allow_descriptors() -> None:
+    """A descriptor a connection, as many as this process may have: clients must not use up the store's."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def import_late_modules() -> None:

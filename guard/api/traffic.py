@@ -1,4 +1,4 @@
-"""What every request passes through: size and rate limits, and the time of the last one."""
+"""What every request passes through: who asks, size and rate limits, and the time of the last one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from invigilator.guard.api.access import PEER_PREFIX
+from invigilator.guard.api.access import Access, Caller
 from invigilator.guard.api.problem import ProblemError
 
 SEGMENT_BYTES_MAX = 256 << 20
@@ -20,10 +20,13 @@ DATA_HEADERS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"n
 SEGMENTS_PATH = "/v1/segments"
 WATCHING_PATHS = frozenset({"/v1/health"})
 """Asking these does not keep an idle server alive."""
+DATA_PREFIX = "/v1/"
+OPEN_PATHS = frozenset({"/v1/openapi.json"})
+"""Below DATA_PREFIX, and yet open to all: the service's description, which holds nothing recorded."""
 
 
 class Buckets:
-    """Token buckets, one an address; the least recently used one is forgotten past ADDRESSES_MAX."""
+    """Token buckets, one an address or caller; past ADDRESSES_MAX the least used is forgotten."""
 
     def __init__(self, rate_per_s: float = REQUESTS_PER_S, burst: float = REQUESTS_BURST) -> None:
         self._rate_per_s = rate_per_s
@@ -58,19 +61,25 @@ class Traffic:
 
 
 class TrafficRules:
-    """ASGI middleware: refuses bodies over their limit and addresses over their rate."""
+    """ASGI middleware: knows callers, and refuses bodies over their limit and callers over their rate.
 
-    def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
+    A caller is known before a byte of the body is read, so that nobody else's is held or parsed. Whose rate
+    counts is the token's, so that a stranger at the same address uses up nobody's.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, traffic: Traffic) -> None:
         self._app = app
+        self._access = access
         self._traffic = traffic
         self._buckets = Buckets()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let one request through, or answer it with 413 or 429."""
+        """Let one request through, or answer it with 401, 413 or 429."""
         if scope["type"] != "http" or scope["path"] in WATCHING_PATHS:
             await self._app(scope, receive, send)
             return
         self._traffic.in_flight += 1
+        send = unsniffed(send)
         try:
             await self._limited(scope, receive, send)
         except ProblemError as error:
@@ -80,15 +89,37 @@ class TrafficRules:
             self._traffic.last_s = time.monotonic()
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        client = scope.get("client") or ("", 0)
-        on_socket = str(client[0]).startswith(PEER_PREFIX)
-        if not on_socket and not self._buckets.take(str(client[0]), time.monotonic()):
-            raise ProblemError(429, "too-many-requests", "more requests than allowed", retry_after_s=1.0)
+        scope.setdefault("state", {})["caller"] = self._admitted(scope)
         limit = SEGMENT_BYTES_MAX if scope["path"] == SEGMENTS_PATH else BODY_BYTES_MAX
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        declared = header(scope, b"content-length")
         if declared.isdigit() and int(declared) > limit:
             raise too_large(limit)
-        await self._app(scope, counted(receive, limit), unsniffed(send))
+        await self._app(scope, counted(receive, limit), send)
+
+    def _admitted(self, scope: Scope) -> Caller | None:
+        """Who asks, None where that does not matter; 401 where it does, 429 past the rate."""
+        client = scope.get("client") or ("", 0)
+        address = str(client[0])
+        is_open = not scope["path"].startswith(DATA_PREFIX) or scope["path"] in OPEN_PATHS
+        authorization = header(scope, b"authorization")
+        if not authorization and self._access.trusts(address):
+            return self._access.identify(address, "")
+        try:
+            caller = None if is_open else self._access.identify(address, authorization)
+        except ProblemError:
+            self._count(address)
+            raise
+        self._count(f"token {caller.name}" if caller else address)
+        return caller
+
+    def _count(self, whose: str) -> None:
+        if not self._buckets.take(whose, time.monotonic()):
+            raise ProblemError(429, "too-many-requests", "more requests than allowed", retry_after_s=1.0)
+
+
+def header(scope: Scope, name: bytes) -> str:
+    """A header's first value, "" without one."""
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
 
 
 def unsniffed(send: Send) -> Send:
