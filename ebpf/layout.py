@@ -13,7 +13,14 @@ LOSS_REASONS = ("ring_full", "own_rate", "string", "storage")
 """`enum loss_reason`. `own_rate`: the sandbox used up its share; the first two are lost events."""
 
 NET_SETTING = np.dtype(
-    [("ruleset", "<u4"), ("enforce", "u1"), ("default_allow", "u1"), ("loopback", "u1"), ("reserved", "u1")]
+    [
+        ("ruleset", "<u4"),
+        ("binds", "<u4"),
+        ("enforce", "u1"),
+        ("default_allow", "u1"),
+        ("loopback", "u1"),
+        ("default_bind", "u1"),
+    ]
 )
 BYTE_SUM = np.dtype([("bytes", "<u8"), ("writes", "<u8"), ("total", "<u8"), ("sent_ns", "<u8")])
 

@@ -41,6 +41,18 @@ class Rulesets:
         known.users += 1
         return known.number
 
+    def use_all(self, several: Sequence[Sequence[NetRule]]) -> tuple[int, ...]:
+        """The numbers of several lists of rules; where one cannot be put into the kernel, none is used."""
+        numbers: list[int] = []
+        try:
+            for rules in several:
+                numbers.append(self.use(rules))
+        except Exception:
+            for number in numbers:
+                self.release(number)
+            raise
+        return tuple(numbers)
+
     def release(self, number: int) -> None:
         """One user less; without users the rules leave the kernel."""
         rules = self._by_number[number]

@@ -70,7 +70,7 @@ class _Registered:
     unattributed_before: int
     streams: list[bytes] = field(default_factory=list)
     watched: list[bytes] = field(default_factory=list)
-    rulesets: dict[Phase, int] = field(default_factory=dict)
+    rulesets: dict[Phase, tuple[int, ...]] = field(default_factory=dict)
 
 
 class Sensor:
@@ -189,21 +189,29 @@ class Sensor:
         rules: Sequence[NetRule],
         *,
         loopback: bool = True,
+        default_bind: bool = True,
+        binds: Sequence[NetRule] = (),
     ) -> None:
         """Enforce rules in a phase; the first that matches decides. Equal rules of several sandboxes are kept
-        once. `loopback`: the sandbox's own may be spoken to (not where it shares the host's network)."""
+        once. `loopback`: the sandbox's own may be spoken to (not where it shares the host's network).
+
+        `binds` are rules for the own addresses and ports that a socket may be bound to, `default_bind` what
+        holds where none matches. A port that the kernel is to choose is 0.
+        """
         with self._lock:
             entry = self._registered[slot]
-            previous = entry.rulesets.pop(phase, None)
-            number = self._rulesets.use(rules)
-            entry.rulesets[phase] = number
+            numbers = self._rulesets.use_all((rules, binds) if binds else (rules,))
+            previous = entry.rulesets.get(phase, ())
+            entry.rulesets[phase] = numbers
             setting = self._slots["net"][slot, int(phase)]
-            setting["ruleset"] = number
+            setting["ruleset"] = numbers[0]
+            setting["binds"] = numbers[1] if binds else 0
             setting["default_allow"] = default_allow
+            setting["default_bind"] = default_bind
             setting["loopback"] = loopback
             setting["enforce"] = 1
-            if previous is not None:
-                self._rulesets.release(previous)
+            for number in previous:
+                self._rulesets.release(number)
 
     def emit(
         self,
@@ -324,7 +332,7 @@ class Sensor:
                 self._kernel.delete("streams", key)
             for key in entry.watched:
                 self._kernel.delete("watched", key)
-            for number in entry.rulesets.values():
+            for number in (number for numbers in entry.rulesets.values() for number in numbers):
                 self._rulesets.release(number)
             self._reader.pull()
             self._ended[slot] = entry

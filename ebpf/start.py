@@ -35,6 +35,8 @@ FILTERS = (
     "filter_sendmsg6",
     "filter_socket",
     "filter_egress",
+    "filter_bind4",
+    "filter_bind6",
 )
 
 

@@ -19,7 +19,8 @@ enum loss_reason {
 	LOSS_REASONS = 4,
 };
 
-struct net_setting { __u32 ruleset; __u8 enforce; __u8 default_allow; __u8 loopback; __u8 reserved; };
+/* Rule sets of where to and of what to bind; `binds` 0: no rules of that. */
+struct net_setting { __u32 ruleset; __u32 binds; __u8 enforce; __u8 default_allow; __u8 loopback; __u8 default_bind; };
 
 /* Bytes counted in the kernel and sent as one event now and then. */
 struct byte_sum { __u64 bytes, writes, total, sent_ns; };

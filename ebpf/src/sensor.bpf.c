@@ -11,6 +11,7 @@
 #include "privilege.bpf.c"
 #include "uring.bpf.c"
 #include "filter.bpf.c"
+#include "bind.bpf.c"
 #include "control.bpf.c"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -7,11 +7,12 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from invigilator.ebpf.events import Actor, EventClass, Kind, NetHook, Phase, Tier
-from invigilator.ebpf.network import NetRule
+from invigilator.ebpf.network import NetRule, RuleError
 from invigilator.ebpf.sensor import Sensor
 
 from .conftest import Box
@@ -46,7 +47,7 @@ def mapped(address: str) -> bytes:
     return b"\0" * 10 + b"\xff\xff" + socket.inet_aton(address)
 
 
-def rules(box: Box, default: bool, *given: NetRule, **options: bool) -> None:
+def rules(box: Box, default: bool, *given: NetRule, **options: Any) -> None:
     box.sensor.set_network(box.slot, Phase.AGENT, default, list(given), **options)
 
 
@@ -137,6 +138,59 @@ def test_raw_sockets_are_refused_and_packets_checked(box: Box) -> None:
     assert int(told.output) == errno.EPERM
     event = told.one(Kind.NET_DENIED)
     assert (event["a0"], event["protocol"]) == (NetHook.SOCK_CREATE, 1)
+
+
+BINDS = """
+def take(address, port, type=socket.SOCK_STREAM, family=socket.AF_INET):
+    s = socket.socket(family, type)
+    try: s.bind((address, port)); return 0
+    except OSError as f: return f.errno
+"""
+
+
+def test_binds_by_rule(box: Box) -> None:
+    """What may be bound has rules of its own, and what is refused is told with the rule's name."""
+    binds = (
+        NetRule.of("0.0.0.0", allow=False, port_low=8080, port_high=8080, name="no open door"),
+        NetRule.of("127.0.0.0/8", port_low=8000, port_high=8999, protocol=TCP, name="own servers"),
+    )
+    rules(box, False, default_bind=False, binds=binds)
+    told = box.run(
+        IN_A_NAMESPACE
+        + BINDS
+        + "print(take('127.0.0.1', 8080), take('127.0.0.1', 80), take('0.0.0.0', 8080),\n"
+        "      take('127.0.0.1', 8080, 2), take('127.0.0.1', 0), take('::ffff:127.0.0.1', 8001, 1, 10),\n"
+        "      take('::1', 8001, 1, 10))"
+    )
+    e = errno.EPERM
+    assert [int(word) for word in told.output.split()] == [0, e, e, e, e, 0, e]
+    refused = told.of(Kind.NET_DENIED)
+    assert [(r["a0"], r["port"], r["text"]) for r in refused] == [
+        (NetHook.BIND, 80, b""),
+        (NetHook.BIND, 8080, b"no open door"),
+        (NetHook.BIND, 8080, b""),
+        (NetHook.BIND, 0, b""),
+        (NetHook.BIND, 8001, b""),
+    ]
+    assert (refused[0]["address"], refused[0]["result"]) == (mapped("127.0.0.1"), -e)
+    assert [b["result"] for b in told.of(Kind.BIND)] == [0, -e, -e, -e, -e, 0, -e]
+
+
+def test_without_rules_of_binds_every_bind_is_allowed(box: Box) -> None:
+    rules(box, False)
+    told = box.run(
+        IN_A_NAMESPACE + BINDS + "print(take('0.0.0.0', 0), take('127.0.0.1', 80), take('::', 81, 2, 10))"
+    )
+    assert told.output.split() == ["0", "0", "0"]
+
+
+def test_rules_that_cannot_be_kept_leave_the_old_ones_in_force(box: Box) -> None:
+    rules(box, False, NetRule.of("10.9.0.7", name="old"))
+    too_many = [NetRule.of("10.9.0.0/16", port_low=n, port_high=n, name="port") for n in range(1, 20)]
+    with pytest.raises(RuleError, match="at most"):
+        rules(box, True, binds=too_many)
+    told = box.run(IN_A_NAMESPACE + "print(ask('10.9.0.7'), ask('10.9.0.8'))")
+    assert [int(word) for word in told.output.split()] == [0, errno.EPERM]
 
 
 def test_fast_open_is_stopped_at_the_packet(box: Box) -> None:
