@@ -21,7 +21,7 @@ _REPORT = struct.Struct("<IiiIQ")
 _ORDER = struct.Struct("<Iii")
 _STARTED, _FAILED, _STOPPED, _ENDED = 1, 2, 3, 4
 _SIGNAL, _RESIZE = 1, 2
-_STAGE_CWD, _STAGE_EXEC = 2, 4
+_STAGE_CWD, _STAGE_EXEC, _STAGE_PROFILE = 2, 4, 5
 _TIOCGPTPEER = 0x5441
 Reason = Literal["exited", "signalled", "timeout", "oom", "limit"]
 START_TIMEOUT_S = 30.0
@@ -150,6 +150,8 @@ class Command(Process):
         what = os.strerror(value)
         if stage == _STAGE_CWD:
             raise SandboxError(f"the working directory: {what}")
+        if stage == _STAGE_PROFILE:
+            raise SandboxError(f"{name}: the kernel refuses its AppArmor profile: {what}")
         if stage != _STAGE_EXEC:
             raise SandboxError(f"{name}: cannot enter the sandbox (stage {stage}): {what}")
         self.refusal = f"{name}: {'command not found' if value == 2 and '/' not in name else what}"

@@ -44,11 +44,13 @@ def launch(
     mount: int,
     groups: SandboxCgroups,
     owner: int,
+    profile: str | None = None,
 ) -> socket.socket:
-    """Start it; the socket speaks with its pump. `mount`: the mount namespace that it shall see."""
+    """Start it; the socket speaks with its pump. `mount`: the mount namespace that it shall see. `profile`:
+    the AppArmor profile that its exec enters."""
     if not order.command:
         raise SandboxError("an empty command")
-    spec = specification(order, variables, policy, len(groups.v1))
+    spec = specification(order, variables, policy, len(groups.v1), profile)
     ends = make_ends(order.streams, handles[Slot.PTS], owner)
     opened: list[int] = []
     try:
@@ -71,7 +73,9 @@ def launch(
             os.close(fd)
 
 
-def specification(order: Order, variables: Mapping[str, str], policy: Policy, v1: int) -> Specification:
+def specification(
+    order: Order, variables: Mapping[str, str], policy: Policy, v1: int, profile: str | None = None
+) -> Specification:
     """What the launcher is told; `v1`: how many v1 controllers the command is to join."""
     spec, streams = Specification(), order.streams
     for word in order.command:
@@ -83,6 +87,8 @@ def specification(order: Order, variables: Mapping[str, str], policy: Policy, v1
         spec.add(Op.ENVIRONMENT, _no_nul(f"{name}={value}"))
     spec.add(Op.CWD, _no_nul(order.cwd))
     spec.add(Op.SECCOMP, seccomp.compile(policy, order.phase))
+    if profile is not None:
+        spec.add(Op.PROFILE, profile)
     limit = -1 if order.output_limit_bytes is None else order.output_limit_bytes
     capabilities = confinement.capabilities(order.platform)
     spec.add(Op.SETTINGS, capabilities, limit, int(streams.tty), streams.rows, streams.columns, v1)

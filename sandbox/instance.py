@@ -16,6 +16,7 @@ from pathlib import Path
 from invigilator.profiles import limits as limit_compiler
 from invigilator.profiles.policy import PhaseName
 from invigilator.sandbox import (
+    apparmor,
     changes,
     confinement,
     files,
@@ -59,6 +60,7 @@ class Machinery:
     layers: Layers
     roots: root.Roots
     links: network.Links
+    profiles: apparmor.Profiles | None = None
 
     @property
     def stage(self) -> Path:
@@ -102,6 +104,7 @@ class ProcessSandbox(Sandbox):
         self.skipped: Sequence[str] = ()
         """What `copy_back` left behind, each with the reason."""
         self._baseline: dict[bytes, changes.State] = {}
+        self._profiles: apparmor.Phases = {}
         try:
             self._prepare()
         except BaseException:
@@ -168,7 +171,9 @@ class ProcessSandbox(Sandbox):
         """See the contract."""
         hierarchies = self._shared.cgroups.hierarchies
         linked = self._network.link
-        return confinement.enforcement(self.spec.policy, self._groups, hierarchies, linked=linked)
+        found = confinement.enforcement(self.spec.policy, self._groups, hierarchies, linked=linked)
+        shared = self._shared.profiles
+        return {**found, "apparmor": shared.observed(self._profiles) if shared else "absent"}
 
     def execute(
         self,
@@ -192,7 +197,7 @@ class ProcessSandbox(Sandbox):
         with self._watch.step("execute"):
             control = launch(
                 order, variables, self.spec.policy, self._shared.launcher, self._handles, mount, self._groups,
-                self._first_id,
+                self._first_id, self._profiles.get(phase),
             )  # fmt: skip
             started = Command(control, order.name, self._end_all(phase), self._groups.oom_kills)
         self._commands = [one for one in self._commands if not one.ended]
@@ -273,6 +278,8 @@ class ProcessSandbox(Sandbox):
                 self._shared.layers.discard(self._layer)
             if self._first_id:
                 self._shared.ids.give_back(self._first_id)
+            if self._shared.profiles and self._profiles:
+                self._shared.profiles.give_back(self._profiles)
         self._removed = True
 
     @property
@@ -310,6 +317,9 @@ class ProcessSandbox(Sandbox):
             self._workspace_lower: root.Lower = self._choose_workspace()
         with self._watch.step("network"):
             self._network = network.needs(spec.policy)
+        if shared.profiles is not None:
+            with self._watch.step("profiles"):
+                self._profiles = shared.profiles.take(spec.policy)
         with self._watch.step("ids"):
             self._first_id = shared.ids.take()
         with self._watch.step("cgroups"):

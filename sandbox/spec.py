@@ -52,6 +52,7 @@ class Op(enum.IntEnum):
     CWD = 34
     SECCOMP = 35
     SETTINGS = 36
+    PROFILE = 37
 
 
 Word = str | bytes | int

@@ -44,6 +44,8 @@ static int read_command(struct spec *spec, struct command *command)
 			return -1;
 		if (op.code == OP_CWD)
 			command->cwd = op.text[0];
+		if (op.code == OP_PROFILE)
+			command->profile = op.text[0];
 		if (op.code == OP_SECCOMP) {
 			command->seccomp = op.text[0];
 			command->seccomp_size = op.length[0];

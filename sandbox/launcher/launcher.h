@@ -70,6 +70,7 @@ enum op {
 	OP_CWD = 34,
 	OP_SECCOMP = 35, /* struct sock_filter[] */
 	OP_SETTINGS = 36, /* capabilities output_limit(-1: none) tty(0/1) rows columns cgroup_descriptors */
+	OP_PROFILE = 37, /* name of the AppArmor profile that its exec enters */
 };
 
 struct spec {
@@ -123,7 +124,7 @@ enum { EXEC_CONTROL = 0, EXEC_SPEC, EXEC_INIT, EXEC_USER, EXEC_MOUNT, EXEC_CGROU
 
 struct command {
 	char **arguments, **environment;
-	const char *cwd;
+	const char *cwd, *profile;
 	const void *seccomp;
 	uint32_t seccomp_size;
 	uint64_t capabilities;
@@ -139,7 +140,7 @@ struct report {
 	uint32_t cut;
 	uint64_t output;
 };
-enum stage { STAGE_ENTER = 1, STAGE_CWD = 2, STAGE_CONFINE = 3, STAGE_EXEC = 4 };
+enum stage { STAGE_ENTER = 1, STAGE_CWD = 2, STAGE_CONFINE = 3, STAGE_EXEC = 4, STAGE_PROFILE = 5 };
 enum order_kind { ORDER_SIGNAL = 1, ORDER_RESIZE = 2 };
 struct order {
 	uint32_t kind;

@@ -1,0 +1,249 @@
+"""AppArmor's profiles in this kernel: what the tier is, loading, replacing and unloading them.
+
+A profile is named by the hash of its text (`profiles.apparmor`), so all sandboxes of one policy share one,
+and a changed policy is another profile: it binds the sandboxes that start after it, and none that runs.
+Which agent still needs a profile is told by locks below `LOCKS`: agents of one machine share its kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, get_args
+
+from invigilator.profiles.policy import PhaseName, Policy
+from invigilator.sandbox.base import SandboxError
+
+KERNEL = Path("/sys/kernel/security/apparmor")
+"""Where securityfs shows AppArmor (Documentation/admin-guide/LSM/apparmor.rst)."""
+PARAMETERS = Path("/sys/module/apparmor/parameters")
+LOCKS = Path("/run/invigilator/apparmor")
+PARSER_PATH = os.defpath + ":/usr/sbin:/sbin"
+IDLE_KEPT = 16
+"""Profiles that stay loaded though no sandbox has them: the next of the same policy needs no loading."""
+
+State = Literal["absent", "complain", "enforce"]
+Phases = Mapping[PhaseName, str]
+"""Phase → name of the profile that its commands enter; empty where the tier is absent."""
+
+
+class Profile(Protocol):
+    """What the compiler makes of a policy's phase."""
+
+    @property
+    def name(self) -> str:
+        """The profile's name, from its text's hash."""
+
+    @property
+    def text(self) -> str:
+        """What apparmor_parser reads."""
+
+
+Compile = Callable[[Policy, PhaseName], Profile]
+Assemble = Callable[[Profile, Path, Path], bytes]
+"""(profile, cache folder, the kernel's features folder) → what the kernel loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """What AppArmor can do here; `why`: what is in the way, where anything is."""
+
+    state: State
+    why: str = ""
+
+
+def tier(kernel: Path | None = None, parameters: Path | None = None) -> Tier:
+    """The tier on this machine, before any profile is loaded."""
+    kernel, parameters = kernel or KERNEL, parameters or PARAMETERS
+    enabled = _read(parameters / "enabled")
+    if enabled is None:
+        return Tier("absent", "not in this kernel")
+    if enabled != "Y":
+        return Tier("absent", "in the kernel, but switched off: boot with `apparmor=1 lsm=…,apparmor`")
+    if not (kernel / ".replace").exists():
+        return Tier("absent", "securityfs is not mounted: mount -t securityfs none /sys/kernel/security")
+    if not os.access(kernel / ".replace", os.W_OK):
+        return Tier("absent", "loading profiles needs root and CAP_MAC_ADMIN")
+    if shutil.which("apparmor_parser", path=PARSER_PATH) is None:
+        return Tier("absent", "no apparmor_parser: apt-get install apparmor")
+    mode = _read(parameters / "mode")
+    if mode == "complain":
+        return Tier("complain", "the kernel's mode is complain: it refuses nothing")
+    if mode not in (None, "enforce", "kill"):
+        return Tier("absent", f"the kernel's mode is {mode}")
+    return Tier("enforce")
+
+
+def modes(kernel: Path | None = None) -> dict[str, str]:
+    """Loaded profiles and their modes, as the kernel tells them."""
+    found = {}
+    for line in (_read((kernel or KERNEL) / "profiles") or "").splitlines():
+        name, _, mode = line.rpartition(" (")
+        found[name] = mode.rstrip(")")
+    return found
+
+
+class Profiles:
+    """The profiles of one agent. Thread-safe."""
+
+    def __init__(self, cache: Path, compile_: Compile, assemble: Assemble) -> None:
+        """`cache`: where compiled profiles are kept."""
+        self._cache = cache
+        self._compile, self._assemble = compile_, assemble
+        self._lock = threading.Lock()
+        self._known: dict[str, dict[PhaseName, Profile]] = {}
+        self._loaded: dict[str, int] = {}
+        self._users: Counter[str] = Counter()
+        self._idle: dict[str, None] = {}
+        self._swapped: dict[str, int] = {}
+
+    def take(self, policy: Policy) -> Phases:
+        """The profiles that a sandbox of this policy enters, loaded; to be given back.
+
+        Empty where the tier is absent. `SandboxError` where the kernel or its parser refuses one.
+        """
+        if tier().state == "absent":
+            return {}
+        with self._lock:
+            compiled = self._compiled(policy)
+            for name in {one.name for one in compiled.values()}:
+                self._load(next(one for one in compiled.values() if one.name == name))
+            chosen = {phase: self._current(one.name) for phase, one in compiled.items()}
+            for name in set(chosen.values()):
+                self._users[name] += 1
+                self._idle.pop(name, None)
+            return chosen
+
+    def give_back(self, phases: Phases) -> None:
+        """A sandbox has no process any more."""
+        with self._lock:
+            for name in set(phases.values()):
+                self._users[name] -= 1
+                if self._users[name] <= 0:
+                    del self._users[name]
+                    self._idle[name] = None
+            while len(self._idle) > IDLE_KEPT:
+                self._unload(next(iter(self._idle)))
+
+    def swap(self, running: Phases, policy: Policy) -> None:
+        """Put another policy in force on sandboxes that run: their profiles keep their names and get its
+        rules, between two of their system calls. All sandboxes that share the profiles are meant."""
+        with self._lock:
+            for phase, name in running.items():
+                other = self._compile(policy, phase)
+                self._write(_Renamed(name, other.text.replace(other.name, name)))
+                # The next sandbox of the first policy needs a profile of its own again.
+                self._swapped[name] = self._swapped.get(name, 0) + 1
+
+    def observed(self, phases: Phases) -> State:
+        """What is in force for a sandbox with these profiles: the weakest of them, as the kernel tells it."""
+        now = tier().state
+        if now == "absent" or not phases:
+            return "absent"
+        told = modes()
+        found = {told.get(name) for name in phases.values()}
+        if not found <= {"enforce", "kill", "complain"}:
+            return "absent"
+        return "complain" if "complain" in found or now == "complain" else "enforce"
+
+    def close(self) -> None:
+        """Unload what no other agent needs and no process is in."""
+        with self._lock:
+            self._users.clear()
+            for name in list(self._loaded):
+                self._unload(name)
+
+    def _compiled(self, policy: Policy) -> dict[PhaseName, Profile]:
+        key = policy.model_dump_json()
+        if key not in self._known:
+            if len(self._known) >= IDLE_KEPT:
+                self._known.clear()
+            phases: Sequence[PhaseName] = get_args(PhaseName)
+            self._known[key] = {phase: self._compile(policy, phase) for phase in phases}
+        return self._known[key]
+
+    def _current(self, name: str) -> str:
+        return f"{name}.{self._swapped[name]}" if name in self._swapped else name
+
+    def _load(self, profile: Profile) -> None:
+        name = self._current(profile.name)
+        if name in self._loaded:
+            return
+        if name != profile.name:
+            profile = _Renamed(name, profile.text.replace(profile.name, name))
+        lock = _shared_lock(name)
+        try:
+            self._write(profile)
+        except BaseException:
+            os.close(lock)
+            raise
+        self._loaded[name] = lock
+        self._idle[name] = None
+
+    def _write(self, profile: Profile) -> None:
+        binary = self._assemble(profile, self._cache, KERNEL / "features")
+        try:
+            # One write is one load; the kernel takes all of it or nothing (policy.c, aa_replace_profiles).
+            fd = os.open(KERNEL / ".replace", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(fd, binary)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise SandboxError(f"the kernel refuses the profile {profile.name}: {error.strerror}") from error
+
+    def _unload(self, name: str) -> None:
+        """Forget a profile, and unload it where nobody else holds it: who is in a profile that goes would be
+        in none."""
+        self._idle.pop(name, None)
+        lock = self._loaded.pop(name, None)
+        if lock is None:
+            return
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if name not in _labels():
+                (KERNEL / ".remove").write_bytes(name.encode() + b"\0")
+                (LOCKS / name).unlink(missing_ok=True)
+        os.close(lock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Renamed:
+    name: str
+    text: str
+
+
+def _shared_lock(name: str) -> int:
+    """A descriptor that holds a profile for this agent."""
+    LOCKS.mkdir(parents=True, exist_ok=True)
+    while True:
+        fd = os.open(LOCKS / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), (LOCKS / name).stat()):
+                return fd
+        os.close(fd)  # whoever unloaded it meanwhile took the file away
+
+
+def _labels() -> set[str]:
+    """Profiles that processes of this machine are in."""
+    found: set[str] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        label = _read(process / "attr/apparmor/current") or _read(process / "attr/current")
+        if label:
+            found.update(part.rpartition(" (")[0] or part for part in label.split("//&"))
+    return found
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().rstrip("\n\0")
+    except OSError:
+        return None
