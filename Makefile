@@ -43,6 +43,7 @@ test: setup lint
 		$(VENV)/bin/pytest -m "not slow" --last-failed --last-failed-no-failures none; }
 
 test-slow: setup
+	./setup.sh $(VENV) slow
 	$(VENV)/bin/pytest -m slow $(PYTEST_ARGS)
 	XDG_CACHE_HOME=$(STATE)/cache INVIGILATOR_HOME=$(STATE)/eval $(GUARD) eval --honest
 

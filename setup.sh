@@ -1,6 +1,7 @@
 #!/bin/bash
 # Install what Invigilator needs on Debian or Ubuntu: system packages (as root), then a virtual environment.
-#   ./setup.sh [VENV] [peers]     peers: also what `guard bench` measures the sensor beside
+#   ./setup.sh [VENV] [peers|slow]  peers: also what `guard bench` measures the sensor beside
+#                                   slow: also what `make test-slow` boots
 # Without root the system packages are only checked: offline commands work without them.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -11,9 +12,13 @@ node="python3 python3-venv python3-seccomp python3-apparmor python3-libapparmor
       clang llvm libbpf-dev gcc libc6-dev make e2fsprogs nftables iproute2 git util-linux"
 # What the tests use besides: real peers, real file systems, a real ClickHouse listener.
 tests="python3-pip xfsprogs strace npm procps curl ca-certificates dpkg-dev zip unzip xz-utils sqlite3 lsof"
+# A kernel with AppArmor, as a program (tests/apparmor). `make test-slow` boots Debian's own too, in QEMU.
+tests="$tests user-mode-linux busybox-static"
+slow="qemu-system-x86"
 
 peers="bpftrace python3-bpfcc linux-headers-$(dpkg --print-architecture 2>/dev/null || echo amd64)"
 if [ "${2:-}" = peers ]; then tests="$tests $peers"; fi
+if [ "${2:-}" = slow ]; then tests="$tests $slow"; fi
 
 missing() { for p in "$@"; do dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed || echo "$p"; done; }
 

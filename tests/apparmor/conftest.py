@@ -1,0 +1,43 @@
+"""Where the tests of this folder run; see `remote`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+import remote
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if remote.kernel_of(item) == "tcg":
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    name = remote.kernel_of(item)
+    if name is None:
+        return None
+    remote.run_in_guest(item, name)
+    return True
+
+
+class _Teller:
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        remote.tell(self._config, report)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if remote.INSIDE in os.environ:
+        config.pluginmanager.register(_Teller(config))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    for guest in config.stash.get(remote.GUESTS, {}).values():
+        if guest.out is not None:
+            shutil.rmtree(guest.out, ignore_errors=True)

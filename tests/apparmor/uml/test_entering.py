@@ -1,0 +1,169 @@
+"""Profiles loaded, entered, replaced and unloaded by the sandbox's own code, with hand-written ones."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from uml_boxes import Box
+
+from invigilator.profiles.policy import PhaseName, Policy
+from invigilator.sandbox import apparmor
+from invigilator.sandbox.base import SandboxError, SandboxSpec
+from invigilator.sandbox.process import ProcessBackend
+
+BODY = "file, capability, network, unix, signal, ptrace, mount, umount, audit deny /workspace/{word}* wl,"
+
+
+@dataclass(frozen=True)
+class Written:
+    name: str
+    text: str
+
+
+def write(policy: Policy, phase: PhaseName) -> Written:
+    """A profile that denies writing to /workspace/POLICY-PHASE*; in verify another one than before."""
+    word = f"{policy.name}-{'verify' if phase == 'verify' else 'agent'}"
+    body = BODY.replace("{word}", word)
+    name = f"hand-{hashlib.sha256(body.encode()).hexdigest()[:12]}"
+    mode = ",complain" if policy.mode == "observe" else ""
+    head = f'profile "{name}" flags=(attach_disconnected,mediate_deleted{mode})'
+    return Written(name, f"abi <abi/3.0>,\n{head} {{ {body} }}\n")
+
+
+def assemble(profile: apparmor.Profile, cache: Path, features: Path) -> bytes:
+    command = ["apparmor_parser", "-Q", "-K", "-S", "-M", str(features)]
+    return subprocess.run(command, input=profile.text.encode(), capture_output=True, check=True).stdout
+
+
+@pytest.fixture
+def profiles(backend: ProcessBackend, tmp_path: Path) -> Iterator[apparmor.Profiles]:
+    shared = backend._shared
+    before, shared.profiles = shared.profiles, apparmor.Profiles(tmp_path, write, assemble)
+    yield shared.profiles
+    shared.profiles.close()
+    shared.profiles = before
+
+
+@pytest.fixture
+def box(profiles: apparmor.Profiles, backend: ProcessBackend) -> Iterator[Box]:
+    yield from a_box(backend, Policy(name="one"))
+
+
+def a_box(backend: ProcessBackend, policy: Policy) -> Iterator[Box]:
+    made = backend.prepare(SandboxSpec(uuid.uuid4(), policy))
+    try:
+        made.start()
+        yield Box(made)
+    finally:
+        made.remove()
+
+
+def test_the_tier_is_in_force_here() -> None:
+    assert apparmor.tier() == apparmor.Tier("enforce")
+
+
+def test_a_command_is_in_its_profile_from_its_first_instruction(box: Box) -> None:
+    found = box.run("cat", "/proc/self/attr/apparmor/current")
+    assert found.text == f"{write(Policy(name='one'), 'agent').name} (enforce)\n"
+
+
+def test_root_inside_and_its_children_are_bound(box: Box) -> None:
+    refused = box.sh("id -u; sh -c 'echo x > one-agent-file'; echo $?; echo y > other && cat other")
+    assert refused.text.splitlines()[0] == "0"
+    assert "Permission denied" in refused.text
+    assert refused.text.endswith("y\n")
+
+
+def test_each_phase_enters_its_own(box: Box) -> None:
+    box.sh("echo x > one-verify-file")
+    assert "Permission denied" in box.sh("echo x > one-agent-file").text
+    assert box.sh("echo x > one-agent-file", phase="verify").code == 0
+    assert "Permission denied" in box.sh("echo x > one-verify-file", phase="verify").text
+
+
+def test_what_is_in_force_is_told(box: Box) -> None:
+    assert box.sandbox.enforcement()["apparmor"] == "enforce"
+
+
+def test_complain_mode_blocks_nothing_and_says_so(
+    profiles: apparmor.Profiles, backend: ProcessBackend
+) -> None:
+    for box in a_box(backend, Policy(name="one", mode="observe")):
+        assert box.sh("echo x > one-agent-file && cat one-agent-file").text == "x\n"
+        assert box.sandbox.enforcement()["apparmor"] == "complain"
+
+
+def test_a_profile_that_went_ends_no_guard_but_starts_no_command(box: Box) -> None:
+    name = write(Policy(name="one"), "agent").name
+    (apparmor.KERNEL / ".remove").write_bytes(name.encode() + b"\0")
+    with pytest.raises(SandboxError, match="refuses its AppArmor profile"):
+        box.run("true")
+    assert box.sandbox.enforcement()["apparmor"] == "absent"
+
+
+def test_a_changed_policy_binds_the_next_sandbox_and_not_a_running_one(
+    profiles: apparmor.Profiles, box: Box, backend: ProcessBackend
+) -> None:
+    for other in a_box(backend, Policy(name="two")):
+        assert other.sh("echo x > one-agent-file").code == 0
+        assert "Permission denied" in other.sh("echo x > two-agent-file").text
+        assert box.sh("echo x > two-agent-file").code == 0
+        assert "Permission denied" in box.sh("echo x > one-agent-file").text
+
+
+def test_a_running_one_changes_where_asked_and_the_next_of_the_first_policy_does_not(
+    profiles: apparmor.Profiles, box: Box, backend: ProcessBackend
+) -> None:
+    loop = (
+        "exec 2>&1; until echo x > two-agent-file; do sleep 0.05; done; echo free; touch started;"
+        "while echo x > two-agent-file; do sleep 0.05; done; echo bound"
+    )
+    told: list[str] = []
+    runner = threading.Thread(target=lambda: told.append(box.sh(loop, timeout_s=30).text))
+    runner.start()
+    while box.run("test", "-e", "started").code:
+        pass
+    profiles.swap(box.sandbox._profiles, Policy(name="two"))
+    runner.join(30)
+    assert told[0].startswith("free\n")
+    assert told[0].endswith("bound\n")
+    assert box.sh("echo x > one-agent-file").code == 0
+    for later in a_box(backend, Policy(name="one")):
+        assert "Permission denied" in later.sh("echo x > one-agent-file").text
+        assert later.sh("echo x > two-agent-file").code == 0
+
+
+def test_profiles_are_shared_and_loaded_once(profiles: apparmor.Profiles, backend: ProcessBackend) -> None:
+    names = profiles.take(Policy(name="one"))
+    revisions = _revisions(names["agent"])
+    assert profiles.take(Policy(name="one")) == names
+    assert names["setup"] == names["agent"] != names["verify"]
+    assert _revisions(names["agent"]) == revisions
+    profiles.give_back(names)
+    profiles.give_back(names)
+
+
+def test_unused_profiles_are_unloaded_and_used_ones_are_not(
+    profiles: apparmor.Profiles, backend: ProcessBackend, tmp_path: Path
+) -> None:
+    another = apparmor.Profiles(tmp_path, write, assemble)
+    names = profiles.take(Policy(name="one"))
+    assert another.take(Policy(name="one")) == names
+    profiles.give_back(names)
+    profiles.close()
+    assert names["agent"] in apparmor.modes()
+    another.give_back(names)
+    another.close()
+    assert names["agent"] not in apparmor.modes()
+
+
+def _revisions(name: str) -> list[str]:
+    found = [path for path in (apparmor.KERNEL / "policy/profiles").iterdir() if path.name.startswith(name)]
+    return [f"{path.name} {path.stat().st_mtime_ns}" for path in found]
