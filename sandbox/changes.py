@@ -109,20 +109,21 @@ class Walk:
             with files.opened(os.open(name, _FOLDER, dir_fd=upper)) as fd:
                 opaque = _attribute(fd, "opaque") == b"y"
                 moved = _attribute(fd, "redirect")
-                with _source(lower, top, name, moved, opaque) as inner:
+                with _source(lower, top, name, moved) as inner, lower.enter(name) as before:
                     if moved:
-                        yield from self._brought(inner, fd, path)
-                    yield from self.folder(fd, inner, top, path)
+                        yield from self._brought(inner, before, fd, path)
+                    yield from self.folder(fd, before if before.fds else inner, top, path)
                 if opaque or moved:
                     yield from self._replaced(fd, lower, name, path)
         finally:
             self.depth -= 1
 
-    def _brought(self, inner: LowerFolder, upper: int, path: bytes) -> Iterator[Change]:
+    def _brought(self, inner: LowerFolder, before: LowerFolder, upper: int, path: bytes) -> Iterator[Change]:
         """A renamed lower folder brings its unchanged content along, without a trace in the upper layer."""
         for below, state in files_below(inner, path, REMOVED_MAX):
-            if not _exists(upper, below[len(path) + 1 :]):
-                yield Change(below, "added", state.st_size, state.st_mode, self._inode(below, state))
+            inside = below[len(path) + 1 :]
+            if not _exists(upper, inside) and (kind := _brings(inner, before, inside)):
+                yield Change(below, kind, state.st_size, state.st_mode, self._inode(below, state))
 
     def _replaced(self, upper: int, lower: LowerFolder, name: bytes, path: bytes) -> Iterator[Change]:
         """A new folder of an old folder's name: what of the old one is not in it."""
@@ -221,9 +222,7 @@ def _from(
                 yield from _told(walk, upper, name, lower, top, path, names[number + 1 :])
                 return
             inner = os.open(name, _FOLDER, dir_fd=upper)
-            below = _source(
-                lower, top, name, _attribute(inner, "redirect"), _attribute(inner, "opaque") == b"y"
-            )
+            below = _source(lower, top, name, _attribute(inner, "redirect"))
             os.close(upper)
             lower.close()
             upper, lower = inner, below
@@ -245,14 +244,29 @@ def _told(
             yield from walk.removed(parent, rest[-1], path + b"/" + b"/".join(rest), before[1])
 
 
-def _source(
-    lower: LowerFolder, top: LowerFolder, name: bytes, moved: bytes | None, opaque: bool
-) -> LowerFolder:
-    """The lower folder that an upper one covers: of its own name, of the one that it was renamed from
-    (trusted.overlay.redirect: a name, or a path from the layer's root), or none."""
+def _source(lower: LowerFolder, top: LowerFolder, name: bytes, moved: bytes | None) -> LowerFolder:
+    """The lower folder that an upper one is compared with: the one that it was renamed from
+    (trusted.overlay.redirect: a name, or a path from the layer's root), or the one of its own name, which a
+    folder made anew (trusted.overlay.opaque) took the place of."""
     if moved:
         return top.walk_to(moved) if moved.startswith(b"/") else lower.enter(moved)
-    return LowerFolder([]) if opaque else lower.enter(name)
+    return lower.enter(name)
+
+
+def _brings(inner: LowerFolder, before: LowerFolder, path: bytes) -> Literal["added", "modified"] | None:
+    """What the entry `path` of a renamed folder is to the folder that had the name before."""
+    folder, _, name = path.rpartition(b"/")
+    with before.walk_to(folder) as old, inner.walk_to(folder) as new:
+        was, now = old.find(name), new.find(name)
+        if was is None or now is None:
+            return "added"
+        (old_fd, old_state), (new_fd, new_state) = was, now
+        same = stat.S_IFMT(old_state.st_mode) == stat.S_IFMT(new_state.st_mode)
+        if same and stat.S_ISREG(old_state.st_mode):
+            same = _same_content(new_fd, old_fd, name, new_state, old_state)
+        if same and stat.S_ISLNK(old_state.st_mode):
+            same = os.readlink(name, dir_fd=new_fd) == os.readlink(name, dir_fd=old_fd)
+        return None if same else "modified"
 
 
 def _attribute(fd: int, name: str) -> bytes | None:

@@ -56,6 +56,24 @@ def test_what_ends_with_the_same_content_is_no_change(make_box: MakeBox, workspa
     assert told(box) == set()
 
 
+def test_a_folder_made_anew_or_moved_in_is_compared_with_the_one_that_had_its_name(
+    make_box: MakeBox, workspace: Path
+) -> None:
+    for name in ("same", "other"):
+        (workspace / name).mkdir()
+        (workspace / name / "b.txt").write_text((workspace / "sub" / "b.txt").read_text())
+    (workspace / "other" / "b.txt").write_text("weaker")
+    box = make_box(workspace=workspace)
+    box.sh("rm -r sub; mv same sub; chmod 644 sub/b.txt")
+    assert ("/workspace/sub/b.txt", "modified") not in told(box)
+    box.sh("rm -r sub; mv other sub")
+    assert ("/workspace/sub/b.txt", "modified") in told(box)
+    box.sh("touch sub/b.txt")
+    assert ("/workspace/sub/b.txt", "modified") in told(box)
+    box.sh("rm -r sub; mkdir sub; echo weaker > sub/b.txt")
+    assert ("/workspace/sub/b.txt", "modified") in told(box)
+
+
 def test_replaced_renamed_and_removed_folders_tell_all_that_was_in_them(
     make_box: MakeBox, workspace: Path
 ) -> None:
