@@ -16,6 +16,7 @@ from invigilator.profiles.form import (
 from invigilator.profiles.policy import (
     CLASS_DEFAULTS,
     UNKNOWN_CLASS_DEFAULT,
+    AppArmorRules,
     ClassAccess,
     Detectors,
     EgressRule,
@@ -27,6 +28,7 @@ from invigilator.profiles.policy import (
     PhaseRules,
     Policy,
     ProtectedClass,
+    SeccompRules,
     Syscalls,
 )
 
@@ -45,6 +47,8 @@ def to_policy(form: PolicyForm, weights: dict[str, float]) -> Policy:
         network=network,
         limits=_limits(form.limits or LimitsForm()),
         syscalls=syscalls,
+        apparmor=AppArmorRules(**_said(form.apparmor)),
+        seccomp=SeccompRules(**_said(form.seccomp)),
         phases=_phases(form, network, syscalls, files),
         detectors=Detectors(**_said(form.detectors)),
         penalty=_penalty(form, weights),
@@ -98,6 +102,8 @@ def _phase(
     return PhaseRules(
         network=_network(form.network, network) if form.network else None,
         syscalls=_syscalls(form.syscalls, syscalls) if form.syscalls else None,
+        apparmor=AppArmorRules(**_said(form.apparmor)) if form.apparmor else None,
+        seccomp=SeccompRules(**_said(form.seccomp)) if form.seccomp else None,
         protected=_phase_access(name, form, files),
         survivors=form.survivors or "end",
     )

@@ -13,8 +13,13 @@ from invigilator.profiles.policy import Policy
 INTEGER_MAX = 2**53 - 1
 """The largest integer that a JSON number, an IEEE 754 double, keeps exact."""
 
-CONFINEMENT = ("mode", "require", "filesystem", "network", "limits", "syscalls", "phases")
+CONFINEMENT = (
+    "mode", "require", "filesystem", "network", "limits", "syscalls", "apparmor", "seccomp", "phases",
+)  # fmt: skip
 """Keys of the policy that say what a sandbox may do (of `filesystem` all but the canaries)."""
+LATER = ("apparmor", "seccomp", "default_action", "files")
+"""Keys of confinement that the language got later. Where one is not used it is in no version, so that a
+policy which does not use it keeps the versions that it had."""
 DETECTION = ("detectors", "filesystem", "network", "phases")
 """Keys that detectors judge by: what may be done and what is judged meet in path classes and rules."""
 
@@ -34,10 +39,23 @@ def policy_versions(policy: Policy) -> Versions:
 
 def parts(policy: Policy) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """(confinement, detection, penalty) as JSON values, defaults filled in."""
-    whole = policy.model_dump(mode="json")
+    confined, whole = _used(policy, LATER), _used(policy, ())
     detection = {key: whole[key] for key in DETECTION}
-    whole["filesystem"] = {key: value for key, value in whole["filesystem"].items() if key != "canaries"}
-    return {key: whole[key] for key in CONFINEMENT}, detection, whole["penalty"]
+    confined["filesystem"].pop("canaries")
+    return {key: confined[key] for key in CONFINEMENT if key in confined}, detection, whole["penalty"]
+
+
+def _used(policy: Policy, later: Sequence[str]) -> dict[str, Any]:
+    """The policy as JSON, of the keys `LATER` only those of `later` that say something."""
+    whole = policy.model_dump(mode="json")
+    unused = Policy(name="").model_dump(mode="json")
+    tables = [(whole, unused), (whole["filesystem"], unused["filesystem"])]
+    tables += [(phase, {"apparmor": None, "seccomp": None}) for phase in whole["phases"].values()]
+    for table, default in tables:
+        for key in LATER:
+            if key in table and (key not in later or table[key] == default[key]):
+                del table[key]
+    return whole
 
 
 def version(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from invigilator.profiles import library, seccomp
@@ -26,10 +26,10 @@ def check(name_or_path: str, detectors: Mapping[str, DetectorFacts] | None = Non
     `detectors`: those that are installed, by id; without them only the library's knowledge is used.
     """
     try:
-        loaded = library.load_with_places(name_or_path)
+        loaded, errors = library.examine(name_or_path)
     except PolicyError as error:
         return list(error.problems)
-    return check_loaded(loaded, detectors)
+    return _in_order([*errors, *check_loaded(loaded, detectors)])
 
 
 def check_loaded(loaded: Loaded, detectors: Mapping[str, DetectorFacts] | None = None) -> list[Problem]:
@@ -37,6 +37,10 @@ def check_loaded(loaded: Loaded, detectors: Mapping[str, DetectorFacts] | None =
     problems = [*loaded.warnings, *_weights(loaded), *_syscalls(loaded), *_dropped_denials(loaded)]
     if detectors is not None:
         problems += _installed(loaded, detectors)
+    return _in_order(problems)
+
+
+def _in_order(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(
         set(problems), key=lambda problem: (problem.place.file, problem.place.line, problem.place.column)
     )

@@ -5,13 +5,15 @@ The JSON Schema for editors is made from these models, and a file's errors are f
 
 from __future__ import annotations
 
+import errno
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from invigilator.profiles import network, paths, units
-from invigilator.profiles.policy import Access, Action
+from invigilator.profiles.apparmor import statements
+from invigilator.profiles.policy import Access, Action, Comparison, FileAccess, PhaseName
 
 NAME = r"[a-z0-9][a-z0-9_.-]{0,63}"
 
@@ -68,6 +70,31 @@ def _target(value: Any) -> Any:
     return value if found is None else str(found)
 
 
+def _raw_rule(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            return statements.one(value)
+        except statements.RuleError as error:
+            raise _refused(str(error), error.fix) from error
+    return value
+
+
+def _call_action(value: Any) -> Any:
+    if isinstance(value, str) and value not in ("SCMP_ACT_ERRNO", "SCMP_ACT_LOG"):
+        if value == "SCMP_ACT_ALLOW":
+            raise _refused("what no rule refuses is allowed already", "remove the rule, or edit `syscalls`")
+        raise _refused(
+            f"`{value}` is not answered here: a refused call gets an errno", "write `SCMP_ACT_ERRNO`"
+        )
+    return value
+
+
+def _errno(value: Any) -> Any:
+    if isinstance(value, str) and value not in errno.errorcode.values():
+        raise _refused(f"`{value}` is no errno", "write a name of errno(3), such as `EPERM`")
+    return value
+
+
 def _list_or_table(value: Any) -> Any:
     return {"paths": value} if isinstance(value, list) else value
 
@@ -106,6 +133,9 @@ Target = Annotated[
 ]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
+CallName = Annotated[str, Field(pattern="^[a-z0-9_]+$")]
+Word64 = Annotated[int, Field(ge=0, lt=1 << 64)]
+RawRule = Annotated[str, BeforeValidator(_raw_rule), WithJsonSchema({"type": "string"})]
 Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 Number = Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False)]
 
@@ -144,6 +174,19 @@ class CanaryForm(Form):
     )
 
 
+class FileRuleForm(Form):
+    """What may and may not be done with these paths and all below them; only AppArmor enforces it."""
+
+    paths: Annotated[list[Path], Field(min_length=1)]
+    allow: list[FileAccess] = Field(
+        default=[], description="only needed where `default_action` is deny; write holds append"
+    )
+    deny: list[FileAccess] = Field(default=[], description="wins over every allow")
+    phases: Annotated[list[PhaseName], Field(min_length=1)] = Field(
+        default=["agent"], description="where the rule binds"
+    )
+
+
 class FilesystemForm(Form):
     """Files and folders, as the sandbox sees them."""
 
@@ -156,6 +199,10 @@ class FilesystemForm(Form):
         default=None, description="classes of paths; the longest path wins"
     )
     canaries: list[CanaryForm] | None = None
+    default_action: Action | None = Field(
+        default=None, description="for what no class, workspace or rule of `files` names; deny needs AppArmor"
+    )
+    files: list[FileRuleForm] | None = Field(default=None, description="rules by kind of access")
 
 
 class EgressForm(Form):
@@ -203,9 +250,41 @@ class SyscallsForm(Form):
     extent_exchange: Access | None = Field(
         default=None, description="ioctls that clone or exchange data extents"
     )
-    deny: list[Annotated[str, Field(pattern="^[a-z0-9_]+$")]] | None = Field(
-        default=None, description="by name"
+    deny: list[CallName] | None = Field(default=None, description="by name")
+
+
+class AppArmorForm(Form):
+    """For engineers who think in profiles: rules that go into the profile as they stand."""
+
+    raw: list[RawRule] | None = Field(
+        default=None, description="one rule of apparmor.d(5) an entry, or a block of text with several"
     )
+
+
+class ArgumentForm(Form):
+    """A condition on a scalar argument."""
+
+    index: int = Field(ge=0, le=5)
+    op: Comparison = Field(default="SCMP_CMP_EQ", description="MASKED_EQ: argument & value == value_two")
+    value: Word64
+    value_two: Word64 = 0
+
+
+class CallRuleForm(Form):
+    """A rule as an OCI seccomp profile writes it."""
+
+    names: Annotated[list[CallName], Field(min_length=1)]
+    action: Annotated[Literal["SCMP_ACT_ERRNO", "SCMP_ACT_LOG"], BeforeValidator(_call_action)] = (
+        "SCMP_ACT_ERRNO"
+    )
+    errno: Annotated[str, BeforeValidator(_errno)] = Field(default="EPERM", description="a name of errno(3)")
+    args: list[ArgumentForm] = Field(default=[], description="all must hold")
+
+
+class SeccompForm(Form):
+    """For engineers who think in profiles: rules beside those of `syscalls`."""
+
+    raw: list[CallRuleForm] | None = None
 
 
 class PhaseForm(Form):
@@ -213,6 +292,8 @@ class PhaseForm(Form):
 
     network: NetworkForm | None = None
     syscalls: SyscallsForm | None = None
+    apparmor: AppArmorForm | None = None
+    seccomp: SeccompForm | None = None
     protected: dict[Name, AccessForm] | None = Field(
         default=None, description="classes that bind the platform's phases too"
     )
@@ -272,6 +353,8 @@ class PolicyForm(Form):
     network: NetworkForm | None = None
     limits: LimitsForm | None = None
     syscalls: SyscallsForm | None = None
+    apparmor: AppArmorForm | None = None
+    seccomp: SeccompForm | None = None
     phases: PhasesForm | None = None
     detectors: DetectorsForm | None = None
     penalty: PenaltyForm | None = None

@@ -68,9 +68,17 @@ def load(name_or_path: str) -> Policy:
 
 def load_with_places(name_or_path: str) -> Loaded:
     """As `load`, with the places and warnings that explain, diff and check speak of."""
+    return _sound(*examine(name_or_path))
+
+
+def examine(name_or_path: str) -> tuple[Loaded, list[Problem]]:
+    """A policy whose every part can be read, and the errors of what its parts say together.
+
+    Raises PolicyError where a part cannot be read.
+    """
     path = _find(name_or_path, Path(), Place(name_or_path))
     chain = _read_chain(path)
-    return _finish([table for _, table in chain], tuple(_shown(file) for file, _ in chain))
+    return _assemble([table for _, table in chain], tuple(_shown(file) for file, _ in chain))
 
 
 def load_text(text: str, file: str = "policy.yaml", folder: Path | None = None) -> Loaded:
@@ -80,7 +88,7 @@ def load_text(text: str, file: str = "policy.yaml", folder: Path | None = None) 
     parent = _parent(table, folder or Path())
     if parent is not None:
         chain += _read_chain(parent, seen=(Path(file),))
-    return _finish([table for _, table in chain], tuple(_shown(path) for path, _ in chain))
+    return _sound(*_assemble([table for _, table in chain], tuple(_shown(path) for path, _ in chain)))
 
 
 def read(name_or_path: str) -> str:
@@ -88,7 +96,13 @@ def read(name_or_path: str) -> str:
     return read_file(_find(name_or_path, Path(), Place(name_or_path)))
 
 
-def _finish(tables: list[Table], files: tuple[str, ...]) -> Loaded:
+def _sound(loaded: Loaded, errors: list[Problem]) -> Loaded:
+    if errors:
+        raise PolicyError(errors)
+    return loaded
+
+
+def _assemble(tables: list[Table], files: tuple[str, ...]) -> tuple[Loaded, list[Problem]]:
     merged: Node = tables[-1]
     for table in reversed(tables[:-1]):
         merged = extend.merge(merged, table)
@@ -101,9 +115,8 @@ def _finish(tables: list[Table], files: tuple[str, ...]) -> Loaded:
         for found in rules.findings(policy)
     ]
     errors = [problem for problem in problems if problem.severity == "error"]
-    if errors:
-        raise PolicyError(errors)
-    return Loaded(policy, merged, files, tuple(problems))
+    warnings = tuple(problem for problem in problems if problem.severity != "error")
+    return Loaded(policy, merged, files, warnings), errors
 
 
 def _read_chain(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[Path, Table]]:
@@ -148,6 +161,9 @@ def _parent(table: Table, folder: Path) -> Path | None:
 
 
 def _find(name: str, folder: Path, place: Place) -> Path:
+    if not name.strip():
+        fix = f"name one of {', '.join(list_names())}, or a file"
+        raise PolicyError.at(place if place.line else Place("policy"), "its name is empty", fix)
     if "/" in name or name.endswith((".yaml", ".yml")):
         return folder / name
     if name in list_names():

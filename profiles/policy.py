@@ -1,8 +1,8 @@
 """The policy: what a sandbox may do, what is watched, and what misbehaviour costs.
 
 Three parts, each versioned by the SHA-256 of its canonical JSON (RFC 8785) with defaults filled in:
-confinement (filesystem, network, limits, syscalls, phases, mode, require), detection (protected classes,
-canaries, detectors) and penalty.
+confinement (filesystem, network, limits, syscalls, apparmor, seccomp, phases, mode, require), detection
+(protected classes, canaries, detectors) and penalty.
 """
 
 from __future__ import annotations
@@ -12,8 +12,20 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 Access = Literal["allow", "watch", "deny"]
+Comparison = Literal[
+    "SCMP_CMP_EQ",
+    "SCMP_CMP_NE",
+    "SCMP_CMP_LT",
+    "SCMP_CMP_LE",
+    "SCMP_CMP_GE",
+    "SCMP_CMP_GT",
+    "SCMP_CMP_MASKED_EQ",
+]
 Action = Literal["allow", "deny"]
 PhaseName = Literal["setup", "agent", "verify"]
+FileAccess = Literal["read", "write", "append", "exec", "link", "lock", "mmap"]
+"""Ways to use a file that AppArmor tells apart. `write` holds `append`, and creating, renaming and removing;
+`link`: a hard link there or to it; `mmap`: mapping it as code."""
 
 
 class Part(BaseModel):
@@ -53,14 +65,31 @@ class CanarySpec(Part):
     channel: str = "residual"
 
 
+class FileRule(Part):
+    """What may and may not be done with these paths and all below them. Of two rules the denying one wins.
+
+    Only AppArmor tells so much apart. The rule binds in `phases`.
+    """
+
+    paths: list[str]
+    allow: list[FileAccess] = []
+    deny: list[FileAccess] = []
+    phases: list[PhaseName] = ["agent"]
+
+
 class Filesystem(Part):
-    """`filesystem:` of the policy."""
+    """`filesystem:` of the policy.
+
+    `default_action` decides, for the agent, about what no class, workspace or rule of `files` names.
+    """
 
     workspace: list[str] = ["/workspace"]
     submission: list[str] = ["/workspace"]
     hidden: list[str] = []
     protected: dict[str, ProtectedClass] = {}
     canaries: list[CanarySpec] = []
+    default_action: Action = "allow"
+    files: list[FileRule] = []
 
 
 class EgressRule(Part):
@@ -112,6 +141,39 @@ class Syscalls(Part):
     deny: list[str] = ["bpf", "perf_event_open", "userfaultfd", "keyctl"]
 
 
+class AppArmorRules(Part):
+    """`apparmor:` of the policy. `raw`: rules in AppArmor's own language, one an entry, without comma."""
+
+    raw: list[str] = []
+
+
+class CallArgument(Part):
+    """A condition on a system call's scalar argument, as an OCI seccomp profile writes it.
+
+    With `SCMP_CMP_MASKED_EQ`, `value` is the mask and `value_two` what the masked argument must be.
+    """
+
+    index: int
+    op: Comparison = "SCMP_CMP_EQ"
+    value: int
+    value_two: int = 0
+
+
+class CallRule(Part):
+    """A seccomp rule as an OCI profile writes it; `args` must all hold. `errno`: the name of the answer."""
+
+    names: list[str]
+    action: Literal["SCMP_ACT_ERRNO", "SCMP_ACT_LOG"] = "SCMP_ACT_ERRNO"
+    errno: str = "EPERM"
+    args: list[CallArgument] = []
+
+
+class SeccompRules(Part):
+    """`seccomp:` of the policy: rules beside those of `syscalls`."""
+
+    raw: list[CallRule] = []
+
+
 class ClassAccess(Part):
     """What a phase may do with a protected class."""
 
@@ -120,7 +182,7 @@ class ClassAccess(Part):
 
 
 class PhaseRules(Part):
-    """What differs in a phase; `network` and `syscalls` are whole, not differences (None: as everywhere).
+    """What differs in a phase; but for `protected` each part is whole, no difference (None: as everywhere).
 
     `protected` binds the classes in a phase. The agent's phase is bound by `filesystem.protected` itself; the
     platform's phases, setup and verify, by nothing but what stands here. `survivors`: what becomes of
@@ -129,6 +191,8 @@ class PhaseRules(Part):
 
     network: Network | None = None
     syscalls: Syscalls | None = None
+    apparmor: AppArmorRules | None = None
+    seccomp: SeccompRules | None = None
     protected: dict[str, ClassAccess] = {}
     survivors: Literal["end", "keep"] = "end"
 
@@ -171,6 +235,8 @@ class Policy(Part):
     network: Network = Network()
     limits: Limits = Limits()
     syscalls: Syscalls = Syscalls()
+    apparmor: AppArmorRules = AppArmorRules()
+    seccomp: SeccompRules = SeccompRules()
     phases: dict[PhaseName, PhaseRules] = {}
     detectors: Detectors = Detectors()
     penalty: PenaltyRules = PenaltyRules()
