@@ -36,7 +36,8 @@ static __always_inline void fill_head(struct scratch *s, struct task_struct *tas
 /* The task's number in its own pid namespace, by which its neighbours call it. */
 static __always_inline __u32 own_number(struct task_struct *task)
 {
-	struct pid *pid = task->thread_pid;
+	/* Read, not followed: Linux 6.1 refuses arithmetic with a number of any size on a pointer that it knows. */
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
 	__u32 level, number = 0;
 	__u64 at;
 
