@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
+from invigilator.profiles.apparmor import Layout, ParserMissingError, Profile, binary, compile
+from invigilator.profiles.apparmor.parser import CompileError
+from invigilator.profiles.errors import PolicyError
 from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox.base import SandboxError
 
@@ -34,19 +38,7 @@ Phases = Mapping[PhaseName, str]
 """Phase → name of the profile that its commands enter; empty where the tier is absent."""
 
 
-class Profile(Protocol):
-    """What the compiler makes of a policy's phase."""
-
-    @property
-    def name(self) -> str:
-        """The profile's name, from its text's hash."""
-
-    @property
-    def text(self) -> str:
-        """What apparmor_parser reads."""
-
-
-Compile = Callable[[Policy, PhaseName], Profile]
+Compile = Callable[[Policy, PhaseName, Layout], Profile]
 Assemble = Callable[[Profile, Path, Path], bytes]
 """(profile, cache folder, the kernel's features folder) → what the kernel loads."""
 
@@ -93,7 +85,7 @@ def modes(kernel: Path | None = None) -> dict[str, str]:
 class Profiles:
     """The profiles of one agent. Thread-safe."""
 
-    def __init__(self, cache: Path, compile_: Compile, assemble: Assemble) -> None:
+    def __init__(self, cache: Path, compile_: Compile = compile, assemble: Assemble = binary) -> None:
         """`cache`: where compiled profiles are kept."""
         self._cache = cache
         self._compile, self._assemble = compile_, assemble
@@ -104,17 +96,17 @@ class Profiles:
         self._idle: dict[str, None] = {}
         self._swapped: dict[str, int] = {}
 
-    def take(self, policy: Policy) -> Phases:
-        """The profiles that a sandbox of this policy enters, loaded; to be given back.
+    def take(self, policy: Policy, layout: Layout | None = None) -> Phases:
+        """The profiles that a sandbox of this policy enters, loaded; to be given back. `layout`: its root's.
 
         Empty where the tier is absent. `SandboxError` where the kernel or its parser refuses one.
         """
         if tier().state == "absent":
             return {}
         with self._lock:
-            compiled = self._compiled(policy)
-            for name in {one.name for one in compiled.values()}:
-                self._load(next(one for one in compiled.values() if one.name == name))
+            compiled = self._compiled(policy, layout or Layout())
+            for profile in {one.name: one for one in compiled.values()}.values():
+                self._load(profile)
             chosen = {phase: self._current(one.name) for phase, one in compiled.items()}
             for name in set(chosen.values()):
                 self._users[name] += 1
@@ -132,13 +124,12 @@ class Profiles:
             while len(self._idle) > IDLE_KEPT:
                 self._unload(next(iter(self._idle)))
 
-    def swap(self, running: Phases, policy: Policy) -> None:
+    def swap(self, running: Phases, policy: Policy, layout: Layout | None = None) -> None:
         """Put another policy in force on sandboxes that run: their profiles keep their names and get its
         rules, between two of their system calls. All sandboxes that share the profiles are meant."""
         with self._lock:
             for phase, name in running.items():
-                other = self._compile(policy, phase)
-                self._write(_Renamed(name, other.text.replace(other.name, name)))
+                self._write(_named(self._compiled(policy, layout or Layout())[phase], name))
                 # The next sandbox of the first policy needs a profile of its own again.
                 self._swapped[name] = self._swapped.get(name, 0) + 1
 
@@ -160,13 +151,16 @@ class Profiles:
             for name in list(self._loaded):
                 self._unload(name)
 
-    def _compiled(self, policy: Policy) -> dict[PhaseName, Profile]:
-        key = policy.model_dump_json()
+    def _compiled(self, policy: Policy, layout: Layout) -> dict[PhaseName, Profile]:
+        key = f"{policy.model_dump_json()} {layout}"
         if key not in self._known:
             if len(self._known) >= IDLE_KEPT:
                 self._known.clear()
             phases: Sequence[PhaseName] = get_args(PhaseName)
-            self._known[key] = {phase: self._compile(policy, phase) for phase in phases}
+            try:
+                self._known[key] = {phase: self._compile(policy, phase, layout) for phase in phases}
+            except (PolicyError, ParserMissingError) as error:
+                raise SandboxError(f"no AppArmor profile: {error}") from error
         return self._known[key]
 
     def _current(self, name: str) -> str:
@@ -176,11 +170,9 @@ class Profiles:
         name = self._current(profile.name)
         if name in self._loaded:
             return
-        if name != profile.name:
-            profile = _Renamed(name, profile.text.replace(profile.name, name))
         lock = _shared_lock(name)
         try:
-            self._write(profile)
+            self._write(_named(profile, name))
         except BaseException:
             os.close(lock)
             raise
@@ -188,12 +180,15 @@ class Profiles:
         self._idle[name] = None
 
     def _write(self, profile: Profile) -> None:
-        binary = self._assemble(profile, self._cache, KERNEL / "features")
+        try:
+            made = self._assemble(profile, self._cache, KERNEL / "features")
+        except (PolicyError, ParserMissingError, CompileError) as error:
+            raise SandboxError(f"no AppArmor profile: {error}") from error
         try:
             # One write is one load; the kernel takes all of it or nothing (policy.c, aa_replace_profiles).
             fd = os.open(KERNEL / ".replace", os.O_WRONLY | os.O_CLOEXEC)
             try:
-                os.write(fd, binary)
+                os.write(fd, made)
             finally:
                 os.close(fd)
         except OSError as error:
@@ -214,10 +209,12 @@ class Profiles:
         os.close(lock)
 
 
-@dataclass(frozen=True, slots=True)
-class _Renamed:
-    name: str
-    text: str
+def _named(profile: Profile, name: str) -> Profile:
+    """The same rules by another name."""
+    if name == profile.name:
+        return profile
+    text = profile.text.replace(f'"{profile.name}"', f'"{name}"')
+    return replace(profile, name=name, text=text, digest=hashlib.sha256(text.encode()).hexdigest())
 
 
 def _shared_lock(name: str) -> int:

@@ -60,7 +60,7 @@ class Machinery:
     layers: Layers
     roots: root.Roots
     links: network.Links
-    profiles: apparmor.Profiles | None = None
+    profiles: apparmor.Profiles
 
     @property
     def stage(self) -> Path:
@@ -172,8 +172,7 @@ class ProcessSandbox(Sandbox):
         hierarchies = self._shared.cgroups.hierarchies
         linked = self._network.link
         found = confinement.enforcement(self.spec.policy, self._groups, hierarchies, linked=linked)
-        shared = self._shared.profiles
-        return {**found, "apparmor": shared.observed(self._profiles) if shared else "absent"}
+        return {**found, "apparmor": self._shared.profiles.observed(self._profiles)}
 
     def execute(
         self,
@@ -278,8 +277,7 @@ class ProcessSandbox(Sandbox):
                 self._shared.layers.discard(self._layer)
             if self._first_id:
                 self._shared.ids.give_back(self._first_id)
-            if self._shared.profiles and self._profiles:
-                self._shared.profiles.give_back(self._profiles)
+            self._shared.profiles.give_back(self._profiles)
         self._removed = True
 
     @property
@@ -317,9 +315,8 @@ class ProcessSandbox(Sandbox):
             self._workspace_lower: root.Lower = self._choose_workspace()
         with self._watch.step("network"):
             self._network = network.needs(spec.policy)
-        if shared.profiles is not None:
-            with self._watch.step("profiles"):
-                self._profiles = shared.profiles.take(spec.policy)
+        with self._watch.step("profiles"):
+            self._profiles = shared.profiles.take(spec.policy)
         with self._watch.step("ids"):
             self._first_id = shared.ids.take()
         with self._watch.step("cgroups"):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from invigilator.sandbox import (
+    apparmor,
     build,
     network,
     root,
@@ -44,6 +45,7 @@ class ProcessBackend(Backend):
             Layers(self._home / "sandboxes", stock),
             root.Roots(self._home / "roots", guarded),
             network.Links(launcher),
+            apparmor.Profiles(self._home / "roots" / "apparmor"),
         )
 
     @property
@@ -68,6 +70,7 @@ class ProcessBackend(Backend):
         """End every sandbox and the zygote."""
         self._shared.launcher.close()
         self._shared.links.close()
+        self._shared.profiles.close()
         self._shared.layers.close()
         self._shared.roots.close()
         self._shared.ids.close()

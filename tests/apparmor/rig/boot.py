@@ -55,7 +55,8 @@ def run(kernel: Kernel, disk: Path, job: str, out: Path, timeout_s: float, words
     out.mkdir(parents=True, exist_ok=True)
     (out / "job").write_text(job)
     shutil.copy(Path(__file__).with_name("init.sh"), out / "init")
-    (out / "status").unlink(missing_ok=True)
+    for old in ("status", "log"):
+        (out / old).unlink(missing_ok=True)
     cache = cache_folder()
     # Short: user-mode-linux puts a socket below it, and such names have at most 107 bytes.
     scratch = Path(tempfile.mkdtemp(prefix="rig"))

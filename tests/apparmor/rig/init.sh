@@ -17,12 +17,13 @@ mount -t bpf bpf /sys/fs/bpf 2>/dev/null
 case $(word kernel) in
 uml)
 	ln -sfn /usr/lib/uml/modules /lib/modules
-	share() { mount -t hostfs -o "$1" none "$2"; } ;;
+	mount -t hostfs -o "$tree" none /run/tree ;;
 tcg)
-	share() { mount -t 9p -o "trans=virtio,version=9p2000.L,msize=512000,$4" "$3" "$2"; } ;;
+	mkdir -p /run/modules && ln -sfn /run/modules /lib/modules
+	mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose modules /run/modules
+	mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro tree /run/tree ;;
 esac
 for module in overlay loop veth nf_tables nft_chain_nat nft_masq; do busybox modprobe -q $module; done
-share "$tree" /run/tree tree cache=loose,ro || echo "rig: no checkout"
 # The checkout cannot be changed from inside; what is written beside it (byte code) stays in memory.
 mkdir -p /run/over && mount -t tmpfs tmpfs /run/over && mkdir /run/over/upper /run/over/work
 mount -t overlay -o "lowerdir=/run/tree,upperdir=/run/over/upper,workdir=/run/over/work" overlay "$tree"

@@ -5,7 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from rig.boot import Kernel
+from rig import debian
+from rig.boot import CHECKOUT, Kernel
+
+MEMORY = "3G"
+LSM = "landlock,lockdown,yama,integrity,apparmor,bpf"
+"""Debian's list, with bpf."""
 
 
 class Tcg(Kernel):
@@ -15,11 +20,27 @@ class Tcg(Kernel):
 
     def missing(self) -> str:
         """See the base."""
-        return "" if shutil.which("qemu-system-x86_64") else "QEMU: apt-get install qemu-system-x86"
+        for program, package in (("qemu-system-x86_64", "qemu-system-x86"), ("busybox", "busybox-static")):
+            if shutil.which(program) is None:
+                return f"{package}: apt-get install {package}"
+        return ""
 
     def command(self, disk: Path, out: Path, scratch: Path, words: str, cache: Path) -> list[str]:
         """See the base."""
-        raise NotImplementedError
+        found = debian.image(cache)
+        told = f"console=ttyS0 quiet loglevel=4 lsm={LSM} apparmor=1 mitigations=off tsc=reliable {words}"
+        command = [
+            "qemu-system-x86_64", "-M", "q35", "-cpu", "max", "-accel", "tcg,thread=multi", "-smp", "2",
+            "-m", MEMORY, "-nodefaults", "-nic", "none", "-display", "none", "-no-reboot", "-serial", "stdio",
+            "-drive", f"file={disk},format=raw,if=virtio,snapshot=on", "-kernel", str(found.kernel),
+            "-initrd", str(found.initrd), "-append", told,
+        ]  # fmt: skip
+        for tag, folder, how in (
+            ("out", out, ""), ("tree", CHECKOUT, ",readonly=on"), ("modules", found.modules, ",readonly=on"),
+        ):  # fmt: skip
+            files = f"local,id={tag},path={folder},security_model=none,multidevs=remap{how}"
+            command += ["-fsdev", files, "-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"]
+        return command
 
 
 KERNEL = Tcg()

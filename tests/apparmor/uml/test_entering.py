@@ -7,12 +7,12 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from uml_boxes import Box
 
+from invigilator.profiles.apparmor import Layout, Profile
 from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox import apparmor
 from invigilator.sandbox.base import SandboxError, SandboxSpec
@@ -21,23 +21,22 @@ from invigilator.sandbox.process import ProcessBackend
 BODY = "file, capability, network, unix, signal, ptrace, mount, umount, audit deny /workspace/{word}* wl,"
 
 
-@dataclass(frozen=True)
-class Written:
-    name: str
-    text: str
-
-
-def write(policy: Policy, phase: PhaseName) -> Written:
+def write(policy: Policy, phase: PhaseName, layout: Layout) -> Profile:
     """A profile that denies writing to /workspace/POLICY-PHASE*; in verify another one than before."""
     word = f"{policy.name}-{'verify' if phase == 'verify' else 'agent'}"
     body = BODY.replace("{word}", word)
     name = f"hand-{hashlib.sha256(body.encode()).hexdigest()[:12]}"
     mode = ",complain" if policy.mode == "observe" else ""
     head = f'profile "{name}" flags=(attach_disconnected,mediate_deleted{mode})'
-    return Written(name, f"abi <abi/3.0>,\n{head} {{ {body} }}\n")
+    text = f"abi <abi/3.0>,\n{head} {{ {body} }}\n"
+    return Profile(name, text, hashlib.sha256(text.encode()).hexdigest(), {})
 
 
-def assemble(profile: apparmor.Profile, cache: Path, features: Path) -> bytes:
+def name_of(phase: PhaseName) -> str:
+    return write(Policy(name="one"), phase, Layout()).name
+
+
+def assemble(profile: Profile, cache: Path, features: Path) -> bytes:
     command = ["apparmor_parser", "-Q", "-K", "-S", "-M", str(features)]
     return subprocess.run(command, input=profile.text.encode(), capture_output=True, check=True).stdout
 
@@ -71,7 +70,7 @@ def test_the_tier_is_in_force_here() -> None:
 
 def test_a_command_is_in_its_profile_from_its_first_instruction(box: Box) -> None:
     found = box.run("cat", "/proc/self/attr/apparmor/current")
-    assert found.text == f"{write(Policy(name='one'), 'agent').name} (enforce)\n"
+    assert found.text == f"{name_of('agent')} (enforce)\n"
 
 
 def test_root_inside_and_its_children_are_bound(box: Box) -> None:
@@ -101,7 +100,7 @@ def test_complain_mode_blocks_nothing_and_says_so(
 
 
 def test_a_profile_that_went_ends_no_guard_but_starts_no_command(box: Box) -> None:
-    name = write(Policy(name="one"), "agent").name
+    name = name_of("agent")
     (apparmor.KERNEL / ".remove").write_bytes(name.encode() + b"\0")
     with pytest.raises(SandboxError, match="refuses its AppArmor profile"):
         box.run("true")
