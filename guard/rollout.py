@@ -15,6 +15,7 @@ from invigilator.guard.facts import Recorder, Survivor
 from invigilator.guard.failed import failed_report
 from invigilator.guard.folders import require_same
 from invigilator.guard.home import write_atomically
+from invigilator.guard.leftovers import GRACE_S, leftovers
 from invigilator.guard.opening import PHASES, RolloutError, Watch, arm, prepare, watch
 from invigilator.guard.order import CommandOrder, CommandResult, SandboxOrder
 from invigilator.guard.progress import Progress, Running
@@ -252,8 +253,10 @@ class Rollout:
         ended, box = self._phase, self._box
         rules = self.order.policy.phases.get(following) if following else None
         kept = rules is not None and rules.survivors == "keep"
-        pids = box.survivors(following) if following else []
-        survivors = [Survivor.of(pid, PHASES[ended]) for pid in pids]
+        survivors: Sequence[Survivor] = []
+        if following:
+            grace_s = GRACE_S if ended == "agent" and not kept else 0.0
+            survivors = leftovers(lambda: box.survivors(following), PHASES[ended], grace_s)
         if not kept:
             box.end_processes(ended)
         self._facts.limits(box.limits_hit())

@@ -129,7 +129,7 @@ class Session:
 
     async def _phase(self, body: Body, _: tuple[int, ...]) -> Body:
         rollout = self._need()
-        await self._make(lambda: rollout.begin(body["phase"]))
+        await self._wait(lambda: rollout.begin(body["phase"]))
         return {}
 
     async def _exec(self, body: Body, descriptors: tuple[int, ...]) -> Body:

@@ -179,7 +179,8 @@ class Sandbox(abc.ABC):
 
     @abc.abstractmethod
     def survivors(self, phase: PhaseName) -> Sequence[int]:
-        """Host pids of processes that are in another phase's leaf than `phase`."""
+        """Host pids of processes that are in another phase's leaf than `phase`. One that was killed, or ends
+        of itself, is none of them, however long its death takes."""
 
     @abc.abstractmethod
     def end_processes(self, phase: PhaseName | None = None) -> None:

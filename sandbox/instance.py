@@ -41,6 +41,7 @@ from invigilator.sandbox.base import (
 )
 from invigilator.sandbox.cgroups import Cgroups, SandboxCgroups
 from invigilator.sandbox.commands import Command
+from invigilator.sandbox.dying import is_dying
 from invigilator.sandbox.entering import Order, launch
 from invigilator.sandbox.ids import COUNT, FIRST, Ids
 from invigilator.sandbox.launching import Handles, Launcher
@@ -208,9 +209,8 @@ class ProcessSandbox(Sandbox):
 
     def survivors(self, phase: PhaseName) -> Sequence[int]:
         """See the contract."""
-        return [
-            pid for other in self._groups.leaves if other != phase for pid in self._groups.processes(other)
-        ]
+        others = [other for other in self._groups.leaves if other != phase]
+        return [pid for other in others for pid in self._groups.processes(other) if not is_dying(pid)]
 
     def end_processes(self, phase: PhaseName | None = None) -> None:
         """See the contract."""

@@ -206,13 +206,3 @@ def test_descriptors_do_not_leak(make_box: MakeBox) -> None:
         assert box.run("true").code == 0
         box.sandbox.remove()
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2  # the stock of layers
-
-
-def test_survivors_are_found_and_ended(make_box: MakeBox) -> None:
-    box = make_box()
-    box.sh("setsid sleep 100 & until pgrep -x sleep; do sleep 0.02; done; exit 0")
-    survivors = box.sandbox.survivors("verify")
-    assert len(survivors) == 1 and Path(f"/proc/{survivors[0]}/comm").read_text() == "sleep\n"
-    assert box.sandbox.survivors("agent") == []
-    box.sandbox.end_processes("agent")
-    assert box.sandbox.survivors("verify") == []
