@@ -77,7 +77,7 @@ class SandboxCgroups:
 
     def identities(self) -> dict[PhaseName, int]:
         """Cgroup v2 id of each leaf: the inode number of its folder."""
-        return {phase: leaf.stat().st_ino for phase, leaf in self.leaves.items()}
+        return {phase: os.stat(leaf).st_ino for phase, leaf in self.leaves.items()}  # noqa: PTH116
 
     def processes(self, phase: PhaseName) -> list[int]:
         """Process ids in a phase's leaf, in this process's pid namespace. `SandboxError` where the leaf does
@@ -345,7 +345,7 @@ def _kill_one_by_one(folder: Path) -> None:
 
 def _removed(folder: Path) -> bool:
     try:
-        folder.rmdir()
+        os.rmdir(folder)  # noqa: PTH106
     except FileNotFoundError:
         return True
     except OSError:

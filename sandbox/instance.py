@@ -139,7 +139,7 @@ class ProcessSandbox(Sandbox):
     def start(self) -> None:
         """See the contract."""
         with self._watch.step("start"):
-            specification = self._recipe.specification()
+            specification = self._recipe.specification(self._first_id)
             init = os.open(self._groups.init, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 assert self._layer is not None
@@ -327,14 +327,11 @@ class ProcessSandbox(Sandbox):
             hidden.hide(self._layer.fd, self._all_lowers, masks.hidden(spec.policy), self._first_id)
         self._recipe = recipe.Recipe(
             stage=shared.stage,
-            first_id=self._first_id,
-            lowers=self._lowers,
+            lowers=tuple(self._lowers),
             workspace=self._workspace_lower,
             workspace_point=self._point,
-            workspace_maps=recipe.workspace_maps(spec.owner_uid, spec.owner_gid, self._first_id)
-            if spec.workspace
-            else None,
-            folders=spec.policy.filesystem.workspace[1:],
+            workspace_maps=recipe.workspace_maps(spec.owner_uid, spec.owner_gid) if spec.workspace else None,
+            folders=tuple(spec.policy.filesystem.workspace[1:]),
             nested_users=spec.policy.syscalls.userns == "allow",
             split=masks.needed(spec.policy),
             shm_bytes=limits.memory_bytes // 4,

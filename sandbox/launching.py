@@ -128,7 +128,7 @@ class Launcher:
     def _send(self, kind: int, reply: socket.socket, spec: Specification, fds: Sequence[int]) -> None:
         image = os.memfd_create("spec", os.MFD_CLOEXEC)
         try:
-            _write_all(image, spec.bytes())
+            _write_all(image, spec.data)
             with self._lock:
                 if kind != _EXEC:
                     self._renew()
@@ -178,7 +178,7 @@ def _sealed(name: str, content: bytes) -> int:
     return image
 
 
-def _write_all(fd: int, content: bytes) -> None:
+def _write_all(fd: int, content: bytes | bytearray) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(fd, view) :]

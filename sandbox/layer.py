@@ -3,7 +3,12 @@
 A sparse ext4 image in a nameless file, on a loop device that vanishes with its last user, mounted in no
 namespace: a descriptor holds it, so that nothing is left however the process ends. A full one means ENOSPC.
 Where the disk limit is at most a quarter of the memory limit, a tmpfs. Making one costs milliseconds, so
-unused ones are kept in stock; one that a sandbox had is never used again.
+unused ones are kept in stock. A file system that a sandbox had is never used again; its loop device is, once
+it reads as zeros throughout, with a new file system on it.
+
+What a layer holds is lost with its sandbox, so nothing here asks for it to reach the disk: no barriers, and
+an image is empty when its loop device is set up, which synchronises it. A short life's blocks are then never
+allocated on the host's disk, nor discarded from it again.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import shutil
 import subprocess
 import threading
 from collections import deque
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +27,7 @@ from pathlib import Path
 from invigilator.profiles.limits import LimitValues
 from invigilator.sandbox import kernel
 from invigilator.sandbox.base import SandboxError, UnavailableError
+from invigilator.sandbox.device import Device
 
 PARTS = ("root", "usr", "workspace")
 SMALLEST_IMAGE_BYTES = 4 << 20
@@ -28,16 +35,23 @@ MKFS_TIMEOUT_S = 60.0
 DROPPERS = 4
 WORTH_FORGETTING_BYTES = 4 << 20
 """Above this, making ext4 forget its dirty pages costs less than writing them (1.2 ms against 2 ms a MiB)."""
+MOUNT_OPTIONS: Mapping[str, str | None] = {"discard": None, "noinit_itable": None, "nobarrier": None}
 BYTES_PER_INODE = 8192
 """Half of mke2fs's default: node_modules and Python environments are many small files."""
 
 
 @dataclass(slots=True)
 class Layer:
-    """`fd` is its root folder, with `PART/upper` and `PART/work` for each of `PARTS`."""
+    """`fd` is its root folder, with `PART/upper` and `PART/work` for each of `PARTS`; `device`: what it lies
+    on, None where that is memory."""
 
     fd: int
-    in_memory: bool
+    device: Device | None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it is a tmpfs."""
+        return self.device is None
 
     def usage(self) -> tuple[int, int, int, int]:
         """(bytes, free bytes, inodes, free inodes)."""
@@ -46,21 +60,27 @@ class Layer:
             found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail
         )  # fmt: skip
 
+    def _written_bytes(self) -> int:
+        """Without what ext4 keeps for itself, which `usage` does not count as free."""
+        found = os.fstatvfs(self.fd)
+        return (found.f_blocks - found.f_bfree) * found.f_frsize
+
     def own(self, first_id: int) -> None:
         """Give the upper layers to the sandbox's root."""
         for part in PARTS:
             os.chown(f"{part}/upper", first_id, first_id, dir_fd=self.fd)
 
-    def close(self) -> None:
-        """Drop it with all that is in it; idempotent."""
+    def close(self) -> Device | None:
+        """Drop it with all that is in it; its device, for the caller to scrub or close. Idempotent."""
         if self.fd < 0:
-            return
-        size, free, _, _ = self.usage()
-        if not self.in_memory and size - free > WORTH_FORGETTING_BYTES:
+            return None
+        if self.device and self._written_bytes() > WORTH_FORGETTING_BYTES:
             with contextlib.suppress(OSError):
                 kernel.shut_down_ext4(self.fd)
         os.close(self.fd)
         self.fd = -1
+        device, self.device = self.device, None
+        return device
 
 
 class Layers:
@@ -71,7 +91,9 @@ class Layers:
         self._folder = folder
         self._stock = stock
         self._ready: deque[Layer] = deque()
+        self._spare: deque[Device] = deque()
         self._size = 0
+        self._blanks: dict[int, Sequence[tuple[int, bytes]]] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._filler: threading.Thread | None = None
@@ -81,7 +103,7 @@ class Layers:
     def take(self, limits: LimitValues) -> Layer:
         """A fresh layer."""
         if limits.disk_in_memory:
-            return _furnish(Layer(_tmpfs(limits.disk_bytes), True))
+            return _furnish(Layer(_tmpfs(limits.disk_bytes), None))
         size = max(limits.disk_bytes, SMALLEST_IMAGE_BYTES)
         with self._changed:
             if size != self._size:
@@ -94,7 +116,7 @@ class Layers:
 
     def discard(self, layer: Layer) -> None:
         """Drop a layer in the background: unmounting waits for the kernel, and nobody need wait for it."""
-        self._dropper.submit(layer.close)
+        self._dropper.submit(self._drop, layer)
 
     def close(self) -> None:
         """Drop the stock, and wait for what is being dropped."""
@@ -103,8 +125,19 @@ class Layers:
             self._changed.notify()
         if self._filler:
             self._filler.join()
-        self._drop_stock()
         self._dropper.shutdown(wait=True)
+        self._drop_stock()
+
+    def _drop(self, layer: Layer) -> None:
+        device = layer.close()
+        if device is None:
+            return
+        if device.size == self._size and device.scrub():
+            with self._changed:
+                if device.size == self._size and not self._closed and len(self._spare) < self._stock:
+                    self._spare.append(device)
+                    return
+        device.close()
 
     def _begin_filling(self) -> None:
         if self._filler is None and self._stock:
@@ -128,30 +161,37 @@ class Layers:
                 if size == self._size and not self._closed:
                     self._ready.append(layer)
                     continue
-            layer.close()
+            self._drop(layer)
 
     def _drop_stock(self) -> None:
         while self._ready:
-            self._ready.popleft().close()
+            if device := self._ready.popleft().close():
+                device.close()
+        while self._spare:
+            self._spare.popleft().close()
 
     def _make(self, size: int) -> Layer:
-        template = self._template(size)
+        blank = self._blank(size)
+        device = self._device(size)
         try:
-            image = os.open(self._folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            try:
-                _copy_sparse(template, image)
-                device, path = kernel.attach_loop(image)
-            finally:
-                os.close(image)
+            for offset, content in blank:
+                os.pwrite(device.fd, content, offset)
+            return Layer(kernel.mount_detached("ext4", device.path, MOUNT_OPTIONS), device)
         except OSError as error:
-            raise UnavailableError(f"no loop device for the writable layer: {error.strerror}") from error
-        try:
-            fd = kernel.mount_detached("ext4", path, {"discard": None, "noinit_itable": None})
-        except OSError as error:
+            device.close()
             raise UnavailableError(f"cannot mount the writable layer: {error.strerror}") from error
-        finally:
-            os.close(device)
-        return Layer(fd, False)
+
+    def _device(self, size: int) -> Device:
+        with self._changed:
+            if self._spare and self._spare[0].size == size:
+                return self._spare.popleft()
+        return Device.make(self._folder, size)
+
+    def _blank(self, size: int) -> Sequence[tuple[int, bytes]]:
+        """What is written in an image of that size before anything is, as (offset, content)."""
+        if (known := self._blanks.get(size)) is None:
+            known = self._blanks[size] = _pieces(self._template(size))
+        return known
 
     def _template(self, size: int) -> Path:
         template = self._folder / f"layer-{size}.ext4"
@@ -209,18 +249,17 @@ def _make_file_system(template: Path, size: int) -> None:
     unfinished.replace(template)
 
 
-def _copy_sparse(template: Path, image: int) -> None:
-    source = os.open(template, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(source).st_size
-        os.ftruncate(image, size)
-        offset = 0
+def _pieces(image: Path) -> list[tuple[int, bytes]]:
+    """A file without its holes, as (offset, content)."""
+    found: list[tuple[int, bytes]] = []
+    with image.open("rb", buffering=0) as source:
+        fd = source.fileno()
+        offset, size = 0, os.fstat(fd).st_size
         while offset < size:
             try:
-                start = os.lseek(source, offset, os.SEEK_DATA)
+                start = os.lseek(fd, offset, os.SEEK_DATA)
             except OSError:  # ENXIO: only a hole is left
-                return
-            offset = os.lseek(source, start, os.SEEK_HOLE)
-            os.pwrite(image, os.pread(source, offset - start, start), start)
-    finally:
-        os.close(source)
+                break
+            offset = os.lseek(fd, start, os.SEEK_HOLE)
+            found.append((start, os.pread(fd, offset - start, start)))
+    return found

@@ -15,7 +15,7 @@ def parse(mountinfo: bytes) -> list[Mount]:
     """Mounts of a /proc/PID/mountinfo (proc(5)), longest mount point first."""
     found = []
     for line in mountinfo.splitlines():
-        fields = line.split(b" ")
+        fields = line.split(b" ", 5)
         major, _, minor = fields[2].partition(b":")
         dev = int(major) << _MINOR_BITS | int(minor)
         found.append(Mount(dev, _plain(fields[3]), _plain(fields[4])))
@@ -28,4 +28,4 @@ def mount_table(pid: int) -> list[Mount]:
 
 
 def _plain(field: bytes) -> bytes:
-    return _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), field)
+    return _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), field) if b"\\" in field else field

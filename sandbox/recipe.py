@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import stat
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -22,12 +21,15 @@ from invigilator.sandbox.kernel import (
     MS_RDONLY,
 )
 from invigilator.sandbox.root import Lower
-from invigilator.sandbox.spec import Op, Slot, Specification
+from invigilator.sandbox.spec import Id, Op, Slot, Specification, Word
 
 OVERLAY_OPTIONS = "redirect_dir=on,metacopy=off,index=off,xino=auto"
 """redirect_dir: renaming a folder works as without the guard. No metacopy: the upper layer is complete."""
 
 TTY_GROUP = 5
+OWNER = Id()
+"""Of what the sandbox's root owns."""
+_OWNED = ("uid=", OWNER, ",gid=", OWNER)
 QUIET = MS_NOSUID | MS_NODEV | MS_NOEXEC
 READ_ONLY = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC
 
@@ -53,23 +55,26 @@ SYS_SHOWN = ("devices/system/cpu", "devices/system/node")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a sandbox is made of. `workspace_maps`: uid and gid maps for the workspace, where they differ from
-    the sandbox's. `split`: the agent's phases need a mount namespace of their own."""
+    """What a sandbox is made of, whatever its ids. `workspace_maps`: uid and gid maps for the workspace,
+    where they differ from the sandbox's. `split`: the agent's phases need a mount namespace of their own."""
 
     stage: Path
-    first_id: int
-    lowers: Sequence[Lower]
+    lowers: tuple[Lower, ...]
     workspace: Lower | None
     workspace_point: str
-    workspace_maps: tuple[str, str] | None
-    folders: Sequence[str]
+    workspace_maps: tuple[Word, Word] | None
+    folders: tuple[str, ...]
     nested_users: bool
     split: bool
     shm_bytes: int
     hostname: str
 
-    def specification(self) -> Specification:
-        """The operations."""
+    def specification(self, first_id: int) -> Specification:
+        """The operations that make it."""
+        return _form(self).filled(first_id)
+
+    def form(self) -> Specification:
+        """The operations, with blanks for the ids."""
         spec = Specification()
         self._stage(spec)
         for lower in self.lowers:
@@ -92,7 +97,7 @@ class Recipe:
         return spec
 
     def _stage(self, spec: Specification) -> None:
-        whole = f"0 {self.first_id} {COUNT}"
+        whole = ("0 ", OWNER, f" {COUNT}")
         spec.add(Op.STAGE, str(self.stage))
         for name in ("proc", "layer", "root", "workspace"):
             spec.folder(name, 0o700)
@@ -112,7 +117,7 @@ class Recipe:
             spec.place(Slot.TREE, name)
             layers.append(name)
         if not layers:
-            spec.folder("empty", 0o755, self.first_id)
+            spec.folder("empty", 0o755, OWNER)
             layers = ["empty"]
         upper = f"upperdir=layer/{lower.part}/upper,workdir=layer/{lower.part}/work"
         data = f"lowerdir={':'.join(layers)},{upper},{OVERLAY_OPTIONS}"
@@ -130,7 +135,7 @@ class Recipe:
                 spec.tree(Slot.TREE + number, f"/sys/{path}", READ_ONLY)
 
     def _proc(self, spec: Specification) -> None:
-        spec.folder("/proc", 0o555, self.first_id)
+        spec.folder("/proc", 0o555, OWNER)
         spec.mount("proc", "proc", "/proc", QUIET)
         for name in PROC_READ_ONLY:
             if Path("/proc", name).exists():
@@ -138,20 +143,18 @@ class Recipe:
                 spec.place(Slot.TREE + 5, f"/proc/{name}")
 
     def _dev(self, spec: Specification) -> None:
-        owner = self.first_id
+        owner = OWNER
         spec.folder("/dev", 0o755, owner)
-        spec.mount(
-            "tmpfs", "tmpfs", "/dev", MS_NOSUID | MS_NOEXEC, f"mode=755,size=64k,uid={owner},gid={owner}"
-        )
+        spec.mount("tmpfs", "tmpfs", "/dev", MS_NOSUID | MS_NOEXEC, ("mode=755,size=64k,", *_OWNED))
         for name, major, minor in DEVICES:
             spec.add(Op.NODE, f"/dev/{name}", 0o020666, major, minor, owner, owner)
         for name, target in DEVICE_LINKS:
             spec.add(Op.SYMLINK, target, f"/dev/{name}")
         for name in ("pts", "shm", "mqueue"):
             spec.folder(f"/dev/{name}", 0o755, owner)
-        options = f"newinstance,ptmxmode=0666,mode=0620,gid={owner + TTY_GROUP}"
+        options = ("newinstance,ptmxmode=0666,mode=0620,gid=", Id(TTY_GROUP))
         spec.mount("devpts", "devpts", "/dev/pts", MS_NOSUID | MS_NOEXEC, options)
-        shm = f"mode=1777,size={self.shm_bytes},uid={owner},gid={owner}"
+        shm = (f"mode=1777,size={self.shm_bytes},", *_OWNED)
         spec.mount("tmpfs", "tmpfs", "/dev/shm", MS_NOSUID | MS_NODEV, shm)
         spec.mount("mqueue", "mqueue", "/dev/mqueue", QUIET)
         self._mask_proc(spec)
@@ -167,9 +170,9 @@ class Recipe:
 
     def _sys(self, spec: Specification) -> None:
         """Not sysfs, which describes the host, but the two folders that language runtimes ask for."""
-        owner = self.first_id
+        owner = OWNER
         spec.folder("/sys", 0o555, owner)
-        spec.mount("tmpfs", "tmpfs", "/sys", QUIET, f"mode=755,size=64k,uid={owner},gid={owner}")
+        spec.mount("tmpfs", "tmpfs", "/sys", QUIET, ("mode=755,size=64k,", *_OWNED))
         for number, path in enumerate(SYS_SHOWN, 1):
             if Path("/sys", path).is_dir():
                 self._folders(spec, f"/sys/{path}")
@@ -179,11 +182,16 @@ class Recipe:
     def _folders(self, spec: Specification, path: str) -> None:
         for parent in reversed(PurePosixPath(path).parents):
             if str(parent) != "/":
-                spec.folder(str(parent), 0o755, self.first_id)
-        spec.folder(path, 0o755, self.first_id)
+                spec.folder(str(parent), 0o755, OWNER)
+        spec.folder(path, 0o755, OWNER)
 
 
 _MS_REMOUNT, _MS_BIND = 32, 4096
+
+
+@functools.lru_cache(maxsize=256)
+def _form(recipe: Recipe) -> Specification:
+    return recipe.form()
 
 
 @functools.cache
@@ -199,7 +207,7 @@ def _to_mask() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(files), tuple(folders)
 
 
-def workspace_maps(owner_uid: int, owner_gid: int, first_id: int) -> tuple[str, str] | None:
+def workspace_maps(owner_uid: int, owner_gid: int) -> tuple[Word, Word] | None:
     """Maps that make the invoking user's files the sandbox root's, and no others; None for root.
 
     Other people's files in the workspace keep an owner that the sandbox does not have, so that its root has
@@ -207,7 +215,7 @@ def workspace_maps(owner_uid: int, owner_gid: int, first_id: int) -> tuple[str, 
     """
     if owner_uid == 0:
         return None
-    return f"{owner_uid} {first_id} 1", f"{owner_gid} {first_id} 1"
+    return (f"{owner_uid} ", OWNER, " 1"), (f"{owner_gid} ", OWNER, " 1")
 
 
 def environment(policy_environment: dict[str, str], workspace: str) -> dict[str, str]:

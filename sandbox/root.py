@@ -67,7 +67,7 @@ class Roots:
         self._folder = folder
         self._own = tuple(path for path in map(Path.resolve, own) if _enters(path))
         self._lock = threading.Lock()
-        self._current: tuple[str, Path] | None = None
+        self._current: tuple[str, list[Lower]] | None = None
         self._held: list[int] = []
 
     def default(self) -> list[Lower]:
@@ -75,13 +75,8 @@ class Roots:
         with self._lock:
             print_now = fingerprint(self._own)
             if self._current is None or self._current[0] != print_now:
-                self._current = (print_now, self._obtain(print_now))
-            template = self._current[1]
-        lowers = [Lower("root", "/", (template / "root",))]
-        lowers += [
-            Lower(name, f"/{name}", (template / "hide" / name, Path("/", name))) for name in system_folders()
-        ]
-        return lowers
+                self._current = (print_now, _layers(self._obtain(print_now)))
+            return self._current[1]
 
     def close(self) -> None:
         """Let the templates be swept by others."""
@@ -117,6 +112,13 @@ class Roots:
                 continue
             finally:
                 os.close(fd)
+
+
+def _layers(template: Path) -> list[Lower]:
+    return [
+        Lower("root", "/", (template / "root",)),
+        *(Lower(name, f"/{name}", (template / "hide" / name, Path("/", name))) for name in system_folders()),
+    ]
 
 
 def system_folders() -> list[str]:

@@ -55,30 +55,69 @@ class Op(enum.IntEnum):
     PROFILE = 37
 
 
-Word = str | bytes | int
+@dataclass(frozen=True, slots=True)
+class Id:
+    """A user or group id of the sandbox, so many above its first: known only when the sandbox is."""
+
+    offset: int = 0
+
+
+Word = str | bytes | int | Id | tuple[str | Id, ...]
 _HEAD, _LENGTH = struct.Struct("<HH"), struct.Struct("<I")
+_DIGITS = 10
+"""Of every id of a sandbox: they begin at `ids.FIRST`."""
 NO_SLOT = -1
 
 
 @dataclass(slots=True)
 class Specification:
-    """Operations in order; each method adds one."""
+    """Operations in order; each method adds one. One with an `Id` in it is a form for any sandbox, of which
+    `filled` makes one's own."""
 
-    parts: list[bytes] = field(default_factory=list)
+    data: bytearray = field(default_factory=bytearray)
+    starts: list[int] = field(default_factory=list)
+    blanks: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, op: Op, *words: Word) -> None:
         """Any operation; numbers travel as decimal text."""
-        raw = [_HEAD.pack(op, len(words))]
+        data = self.data
+        self.starts.append(len(data))
+        data += _HEAD.pack(op, len(words))
         for word in words:
-            text = b"%d" % word if isinstance(word, int) else os.fsencode(word)
-            raw += [_LENGTH.pack(len(text)), text, b"\0"]
-        self.parts.append(b"".join(raw))
+            text = self._text(word, len(data) + _LENGTH.size)
+            data += _LENGTH.pack(len(text))
+            data += text
+            data += b"\0"
 
-    def mount(self, kind: str, source: str, target: str, flags: int = 0, data: str = "") -> None:
+    def _text(self, word: Word, at: int) -> bytes:
+        if isinstance(word, str):
+            return os.fsencode(word)
+        if isinstance(word, bytes):
+            return word
+        if isinstance(word, int):
+            return b"%d" % word
+        if isinstance(word, Id):
+            self.blanks.append((at, word.offset))
+            return b"?" * _DIGITS
+        text = b""
+        for part in word:
+            text += self._text(part, at + len(text))
+        return text
+
+    def filled(self, first_id: int) -> Specification:
+        """The same with the ids of the sandbox whose first one is given."""
+        data = bytearray(self.data)
+        for at, offset in self.blanks:
+            text = b"%d" % (first_id + offset)
+            assert len(text) == _DIGITS
+            data[at : at + _DIGITS] = text
+        return Specification(data, self.starts)
+
+    def mount(self, kind: str, source: str, target: str, flags: int = 0, data: Word = "") -> None:
         """mount(2)."""
         self.add(Op.MOUNT, kind, source, target, flags, data)
 
-    def folder(self, path: str, mode: int = 0o755, owner: int = 0) -> None:
+    def folder(self, path: str, mode: int = 0o755, owner: int | Id = 0) -> None:
         """A folder, where there is nothing yet."""
         self.add(Op.MKDIR, path, mode, owner, owner)
 
@@ -90,20 +129,17 @@ class Specification:
         """Attach a detached tree."""
         self.add(Op.PLACE, slot, target)
 
-    def bytes(self) -> bytes:
-        """The encoded operations."""
-        return b"".join(self.parts)
-
     def describe(self, index: int) -> str:
         """One operation for an error message."""
-        if index >= len(self.parts):
+        if index >= len(self.starts):
             return "clone"
-        raw, offset = self.parts[index], _HEAD.size
-        code, count = _HEAD.unpack_from(raw)
+        offset = self.starts[index]
+        code, count = _HEAD.unpack_from(self.data, offset)
+        offset += _HEAD.size
         words = [Op(code).name.lower()]
         for _ in range(count):
-            length = _LENGTH.unpack_from(raw, offset)[0]
+            length = _LENGTH.unpack_from(self.data, offset)[0]
             offset += _LENGTH.size
-            words.append(raw[offset : offset + min(length, 80)].decode("utf-8", "replace"))
+            words.append(self.data[offset : offset + min(length, 80)].decode("utf-8", "replace"))
             offset += length + 1
         return " ".join(words)

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import subprocess
-import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -93,7 +92,7 @@ def started(
 
 def output_of(box: Sandbox, command: Sequence[str], timeout_s: float = 600.0) -> str:
     """Run a command in phase agent; its standard output. `RuntimeError` where it fails."""
-    with tempfile.TemporaryFile() as out, open(os.devnull, "rb") as empty:  # noqa: PTH123
+    with open(os.memfd_create("output"), "w+b") as out, open(os.devnull, "rb") as empty:  # noqa: PTH123
         streams = Streams(empty.fileno(), out.fileno(), out.fileno())
         status = box.execute(command, phase="agent", streams=streams).wait(timeout_s)
         out.seek(0)

@@ -1,0 +1,44 @@
+"""Block devices for writable layers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from invigilator.sandbox import kernel
+from invigilator.sandbox.base import UnavailableError
+
+
+@dataclass(slots=True)
+class Device:
+    """A loop device of so many bytes over a file of its own, all zeros; it goes with its last user."""
+
+    fd: int
+    path: str
+    size: int
+
+    @classmethod
+    def make(cls, folder: Path, size: int) -> Device:
+        """A new one; its file is nameless and lies in `folder`."""
+        try:
+            image = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                os.ftruncate(image, size)
+                return cls(*kernel.attach_loop(image), size)
+            finally:
+                os.close(image)
+        except OSError as error:
+            raise UnavailableError(f"no loop device for the writable layer: {error.strerror}") from error
+
+    def scrub(self) -> bool:
+        """All zeros again; whether it is, which it is not while anybody has it mounted."""
+        try:
+            kernel.scrub(self.fd, self.size)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Leave it."""
+        os.close(self.fd)
