@@ -28,6 +28,13 @@ class SlotOrder:
     noticed: float | None = None
     horizon: int = 0
 
+    def take_whole(self, last: int, count: int) -> bool:
+        """Hand out `count` events up to number `last`, where none is missing between them and the last."""
+        if last - self.delivered != count:
+            return False
+        self.delivered, self.noticed = last, None
+        return True
+
     def ready(self, seqs: Numbers, missing: Where | None, lost: int, now: float, complete_to: float) -> int:
         """How many of the sorted events `seqs`, shape (n,), may be handed out.
 
@@ -35,9 +42,7 @@ class SlotOrder:
         in seconds; `complete_to`: all that was sent before that moment has been taken out of the rings.
         """
         count = len(seqs)
-        whole = int(seqs[-1]) - self.delivered == count
-        if whole and (missing is None or not missing.any()):
-            self.delivered, self.noticed = int(seqs[-1]), None
+        if (missing is None or not missing.any()) and self.take_whole(int(seqs[-1]), count):
             return count
         if self.noticed is None or self.horizon <= self.delivered:  # a gap of its own, with its own age
             self.noticed, self.horizon = now, int(seqs[-1])

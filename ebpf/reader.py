@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from .events import EVENT, EventBatch, Records, rows
+from .events import EVENT, EventBatch, Records, joined, rows
 from .layout import KINDS
 from .loader import Kernel
 from .order import SlotOrder
-from .ring import FRAME, STRING_RECORD, Ring, Waker
+from .ring import STRING_RECORD, Ring, Waker
 from .strings import SERIALS, StringTable
 
 MOST_EVENTS = 1 << 13
 """Events of one ring that one pull takes at most: as many as stay in the CPU's cache on their way."""
-FEW_EVENTS = 512
 EPOCH_STRINGS = 1 << 18
 """Strings after which the kernel is told to send those still in use again, and the old are forgotten."""
 EPOCH_GRACE_S = 2.0
@@ -56,17 +55,18 @@ class Reader:
         self._turn_epoch()
         if not len(self._pending):
             return EventBatch.empty()
-        self._pending = _in_order(self._pending)
         places = self.table.places(self._pending)
         missing = self.table.missing(places)
-        hold = self._held(self._pending, missing)
-        if hold is None:
-            ready, self._pending = self._pending, np.empty(0, EVENT)
+        ready = self._ready(self._pending, missing)
+        if ready is None:
+            out, self._pending = self._pending, np.empty(0, EVENT)
         else:
-            ready, self._pending = rows(self._pending, ~hold), rows(self._pending, hold)
-            places = places[~hold]
-            missing = missing if missing is None else missing[~hold]
-        return self.table.localise(ready, places, missing) if len(ready) else EventBatch.empty()
+            held = slice(ready.stop, None) if isinstance(ready, slice) else ~ready
+            # A copy: what is held for long must not keep the memory of all that came with it.
+            out, self._pending = rows(self._pending, ready), rows(self._pending, held).copy()
+            places = places[ready]
+            missing = None if missing is None else missing[ready]
+        return self.table.localise(out, places, missing) if len(out) else EventBatch.empty()
 
     def pull(self) -> None:
         """Out of the rings into `_pending`: events first, so that every string they name is in before use."""
@@ -74,18 +74,14 @@ class Reader:
         if all(ring.taken() >= end for ring, end in zip(self._rings, self._mark[1], strict=True)):
             self._complete_to = self._mark[0]
             self._mark = (time.monotonic(), [ring.produced() for ring in self._rings])
-        ready = [ring.ready(MOST_EVENTS) for ring in self._rings]
-        count = sum(map(len, ready))
-        if count:
-            taken = np.empty(len(self._pending) + count, FRAME["event"])
-            at = len(self._pending)
-            taken[:at] = self._pending.view(FRAME["event"])
-            for ring, frames in zip(self._rings, ready, strict=True):
-                taken[at : at + len(frames)] = frames["event"]
-                at += len(frames)
+        found = [(ring, frames) for ring in self._rings if len(frames := ring.ready(MOST_EVENTS))]
+        if found:
+            fresh = [frames["event"].view(EVENT) for _, frames in found]
+            for events in fresh:
+                self._count(events)
+            self._pending = _merged([self._pending, *fresh])
+            for ring, frames in found:
                 ring.release(len(frames))
-            self._pending = taken.view(EVENT)
-            self._count(self._pending[-count:])
         self._take_strings()
 
     def waiting(self) -> bool:
@@ -116,13 +112,12 @@ class Reader:
 
     def _count(self, records: Records) -> None:
         """Tell the kernel what came out, by slot and kind."""
-        keys = records["slot"] * KINDS + records["kind"] % KINDS
-        if len(keys) < FEW_EVENTS:
-            where, counts = np.unique(keys, return_counts=True)
-        else:
-            bins = np.bincount(keys)
-            where = np.flatnonzero(bins)
-            counts = bins[where]
+        slots, kinds = records["slot"], records["kind"] % KINDS
+        first = int(slots[0])
+        if (slots == first).all():
+            self._seen[first] += np.bincount(kinds, minlength=KINDS).astype(np.uint32)
+            return
+        where, counts = np.unique(slots * np.uint32(KINDS) + kinds, return_counts=True)
         self._seen[where // KINDS, where % KINDS] += counts.astype(np.uint32)
 
     def _take_strings(self) -> None:
@@ -133,23 +128,31 @@ class Reader:
         for slot, count in seen.items():
             self._string_seen[slot] += count
 
-    def _held(self, pending: Records, missing: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_] | None:
-        """Which of the sorted events must wait, shape (n,); None where none must."""
+    def _ready(
+        self, pending: Records, missing: npt.NDArray[np.bool_] | None
+    ) -> slice | npt.NDArray[np.bool_] | None:
+        """Which of the sorted events may be handed out; None: all."""
         slots, seqs, now = pending["slot"], pending["seq"], time.monotonic()
+        if slots[0] == slots[-1]:
+            count = self._first_of(int(slots[0]), seqs, missing, now)
+            return None if count == len(pending) else slice(0, count)
         starts = [0, *(np.flatnonzero(slots[1:] != slots[:-1]) + 1).tolist(), len(pending)]
-        hold: npt.NDArray[np.bool_] | None = None
+        ready = np.ones(len(pending), np.bool_)
         for start, end in itertools.pairwise(starts):
-            slot = int(slots[start])
-            order = self._orders(slot)
-            if order is None:
-                continue
-            lost = int(self._lost[slot, :, :2].sum())
             absent = None if missing is None else missing[start:end]
-            count = order.ready(seqs[start:end], absent, lost, now, self._complete_to)
-            if start + count < end:
-                hold = np.zeros(len(pending), np.bool_) if hold is None else hold
-                hold[start + count : end] = True
-        return hold
+            count = self._first_of(int(slots[start]), seqs[start:end], absent, now)
+            ready[start + count : end] = False
+        return None if ready.all() else ready
+
+    def _first_of(
+        self, slot: int, seqs: npt.NDArray[np.uint64], missing: npt.NDArray[np.bool_] | None, now: float
+    ) -> int:
+        """How many of a slot's sorted events may be handed out."""
+        order = self._orders(slot)
+        if order is None or (missing is None and order.take_whole(int(seqs[-1]), len(seqs))):
+            return len(seqs)
+        lost = int(self._lost[slot, :, :2].sum())
+        return order.ready(seqs, missing, lost, now, self._complete_to)
 
     def _turn_epoch(self) -> None:
         if self._forget is not None:
@@ -161,9 +164,18 @@ class Reader:
             self.renew_strings()
 
 
-def _in_order(records: Records) -> Records:
-    """By (slot, seq); already so where one sandbox runs on one CPU."""
-    keys = (records["slot"].astype(np.uint64) << np.uint64(48)) | records["seq"]
+def _merged(parts: Sequence[Records]) -> Records:
+    """All events in memory of their own, by (slot, seq)."""
+    parts = [part for part in parts if len(part)]
+    keys = np.concatenate([_keys(part) for part in parts])
     if bool((keys[1:] > keys[:-1]).all()):
-        return records
-    return rows(records, np.argsort(keys, kind="stable"))
+        return joined(parts)
+    order = np.argsort(keys, kind="stable")
+    return rows(parts[0] if len(parts) == 1 else joined(parts), order)
+
+
+def _keys(records: Records) -> npt.NDArray[np.uint64]:
+    keys: npt.NDArray[np.uint64] = records["slot"].astype(np.uint64)
+    keys <<= np.uint64(48)
+    keys |= records["seq"]
+    return keys

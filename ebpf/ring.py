@@ -44,39 +44,41 @@ class Ring:
         self.size = size
         self._consumer_page = mmap.mmap(fd, page)
         self._pages = mmap.mmap(fd, page + 2 * size, prot=mmap.PROT_READ, offset=page)
-        self._consumed = np.frombuffer(self._consumer_page, np.uint64, 1)
-        self._produced = np.frombuffer(self._pages, np.uint64, 1)
+        self._consumed = memoryview(self._consumer_page)[:8].cast("Q")
+        self._produced = memoryview(self._pages)[:8].cast("Q")
         self._data = memoryview(self._pages)[page:]
 
     def produced(self) -> int:
         """Bytes ever put into the ring."""
-        return int(self._produced[0])
+        return self._produced[0]
 
     def taken(self) -> int:
         """Bytes ever given back."""
-        return int(self._consumed[0])
+        return self._consumed[0]
 
     def waiting(self) -> int:
         """Bytes not yet taken."""
-        return int(self._produced[0]) - int(self._consumed[0])
+        return self._produced[0] - self._consumed[0]
 
     def ready(self, most: int) -> Frames:
         """At most `most` events, in ring order, still in the kernel's memory; shape (n,). See `release`."""
         count = min(self.waiting() // FRAME.itemsize, most)
         if not count:
             return _NOTHING
-        at = int(self._consumed[0]) & (self.size - 1)
+        at = self._consumed[0] & (self.size - 1)
         frames = np.frombuffer(self._data, FRAME, count, at)
-        busy = np.flatnonzero(frames["head"] & BUSY)
-        return frames[: busy[0]] if len(busy) else frames
+        heads = frames["head"]
+        if heads.max() < BUSY:
+            return frames
+        return frames[: np.argmax(heads >= BUSY)]
 
     def release(self, count: int) -> None:
         """Give the first `count` events back to the kernel; what `ready` showed is then no longer theirs."""
-        self._consumed[0] += np.uint64(count * FRAME.itemsize)
+        self._consumed[0] += count * FRAME.itemsize
 
     def take_strings(self) -> Iterator[tuple[int, int, int, int, bytes]]:
         """(serial, slot, device, role, bytes) of every string waiting, until one is still being written."""
-        at, end = int(self._consumed[0]), self.produced()
+        at, end = self._consumed[0], self.produced()
         heads = self._data
         while at < end:
             offset = at & (self.size - 1)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .events import EVENT, STRING_FIELDS, EventBatch, Flag, Records
+from .events import STRING_FIELDS, EventBatch, Flag, Records, string_codes
 from .redact import redact
 
 SERIALS = 1 << 31
@@ -22,9 +22,6 @@ SERIALS = 1 << 31
 
 ROLE_SAID, ROLE_OBJECT, ROLE_JOINED, ROLE_ARGV = range(4)
 _GROWTH = 4096
-_STRINGS_AT = next(
-    offset for name, (_, offset, *_) in (EVENT.fields or {}).items() if name == STRING_FIELDS[0]
-)
 
 Places = npt.NDArray[np.uint32]
 
@@ -130,7 +127,7 @@ class StringTable:
 
     def places(self, records: Records) -> Places:
         """Places of the four string fields, shape (n, 4)."""
-        serials = np.ascontiguousarray(_serials(records))
+        serials = np.ascontiguousarray(string_codes(records))
         found = (serials - np.uint32(self._base)) & np.uint32(SERIALS - 1)
         np.minimum(found, np.uint32(len(self._present) - 2), out=found)
         found += np.uint32(1)
@@ -160,7 +157,7 @@ class StringTable:
         used = np.flatnonzero(mark)
         local = np.empty(len(mark), np.uint32)
         local[used] = np.arange(len(used), dtype=np.uint32)
-        serials = _serials(records)
+        serials = string_codes(records)
         own = np.nonzero(serials >= SERIALS) if self._own else ()
         named = serials[own] if own else serials[:0, 0]
         serials[...] = local.take(places)
@@ -180,7 +177,7 @@ class StringTable:
         distinct, inverse = np.unique(serials, return_inverse=True)
         codes = np.arange(len(texts), len(texts) + len(distinct), dtype=np.uint32)
         texts.extend(self._own.get(serial, b"") for serial in distinct.tolist())
-        _serials(records)[where[0], where[1]] = codes[inverse]
+        string_codes(records)[where[0], where[1]] = codes[inverse]
 
     def _grow(self, length: int) -> None:
         self._texts.extend([b""] * (length - len(self._texts)))
@@ -198,10 +195,3 @@ class StringTable:
         base = table.map(dev, folder) if table else folder
         joined = posixpath.normpath(base + b"/" + said)
         return joined[1:] if joined.startswith(b"//") else joined
-
-
-def _serials(records: Records) -> npt.NDArray[np.uint32]:
-    """The four string fields, which lie side by side, as a view of shape (n, 4)."""
-    return np.ndarray(
-        (len(records), len(STRING_FIELDS)), np.uint32, records, _STRINGS_AT, (EVENT.itemsize, 4)
-    )
