@@ -29,8 +29,8 @@ class ExtentSwapBypass(Detector):
     attack = ("T1006", "T1565.001")
     meaning = (
         "The agent exchanged, moved or cloned data extents with a protected file on either side, or took a "
-        "protected file's bytes by copy_file_range. Between the agent's own files it is nothing; so is what cp, "
-        "mv and their like do onto a file that they themselves truncated or made, which other kinds judge."
+        "protected file's bytes by copy_file_range. Between the agent's own files it is nothing; so is what "
+        "cp, mv and their like do onto a file that they truncated or made themselves: other kinds judge it."
     )
     phrases = Phrases(
         success="Exchanged or cloned extents of protected files",
