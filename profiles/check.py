@@ -41,9 +41,10 @@ def check_loaded(loaded: Loaded, detectors: Mapping[str, DetectorFacts] | None =
 
 
 def _in_order(problems: Iterable[Problem]) -> list[Problem]:
-    return sorted(
-        set(problems), key=lambda problem: (problem.place.file, problem.place.line, problem.place.column)
-    )
+    def place(problem: Problem) -> tuple[str, int, int, str]:
+        return problem.place.file, problem.place.line, problem.place.column, problem.message
+
+    return sorted(set(problems), key=place)
 
 
 def _weights(loaded: Loaded) -> Iterator[Problem]:

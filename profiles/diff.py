@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from invigilator.profiles import network, reach, seccomp
+from invigilator.profiles import diff_rules, network, reach, seccomp
 from invigilator.profiles.paths import canonical, to_bytes, to_text
 from invigilator.profiles.policy import Access, EgressRule, PhaseName, Policy
 from invigilator.profiles.protected import HIDDEN, PathClasses, rules
@@ -48,6 +48,7 @@ def diff(old: Policy, new: Policy) -> list[Change]:
         *_workspaces(old, new),
         *_network(old, new),
         *_syscalls(old, new),
+        *_rules(old, new),
         *_limits(old, new),
         *_survivors(old, new),
         *_detection(old, new),
@@ -149,6 +150,12 @@ def _syscalls(old: Policy, new: Policy) -> Iterator[Change]:
             if "deny" in (before, after):
                 effect = "impossible" if after == "deny" else "possible"
             yield Change(effect, f"{key}: {after} (was {before})", phase)
+
+
+def _rules(old: Policy, new: Policy) -> Iterator[Change]:
+    for phase in PHASES:
+        for possible, text in diff_rules.changes(old, new, phase):
+            yield Change("possible" if possible else "impossible", text, phase)
 
 
 def _limits(old: Policy, new: Policy) -> Iterator[Change]:

@@ -6,20 +6,25 @@ import ipaddress
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from invigilator.profiles import access as access_rules
 from invigilator.profiles import network, seccomp
+from invigilator.profiles.access import SIDES
 from invigilator.profiles.errors import Place
 from invigilator.profiles.library import Loaded
 from invigilator.profiles.paths import canonical, to_bytes, to_text
-from invigilator.profiles.policy import EgressRule, PhaseName, Policy
+from invigilator.profiles.policy import Access, CallRule, EgressRule, FileAccess, PhaseName, Policy
 from invigilator.profiles.protected import HIDDEN, PathClasses
 from invigilator.profiles.source import Loc
 
-Action = Literal["read", "write", "exec", "connect", "syscall"]
-ACTIONS: tuple[Action, ...] = ("read", "write", "exec", "connect", "syscall")
+Action = FileAccess | Literal["connect", "syscall"]
+ACTIONS: tuple[Action, ...] = (*get_args(FileAccess), "connect", "syscall")
 BASE_TIERS = frozenset({"seccomp", "cgroup", "network", "mount"})
 """What every node can put in force; AppArmor is found by `guard doctor`."""
+
+Verdict = Literal["allowed", "watched", "denied"]
+_VERDICTS: dict[Access, Verdict] = {"allow": "allowed", "watch": "watched", "deny": "denied"}
 
 _ENDPOINT = re.compile(
     r"(?:\[(?P<v6>[^]]+)\]|(?P<host>[^:/\[\]]+)):(?P<port>[0-9]{1,5})(?:/(?P<protocol>tcp|udp))?"
@@ -32,22 +37,24 @@ class Explanation:
 
     `rule`: the deciding rule in words; `place`: where it was written, `default` for the language's default.
     `tier`: what enforces a denial or sees the rest. `enforced`: False for a denial that is only recorded.
+    `also`: tiers that refuse it too, beneath the first; AppArmor where a node has it.
     """
 
     phase: PhaseName
     action: Action
     object: str
-    verdict: Literal["allowed", "watched", "denied"]
+    verdict: Verdict
     rule: str
     place: Place
     tier: str
     enforced: bool = True
     note: str = ""
+    also: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         what = f"{self.action} {self.object} in phase {self.phase}"
         said = f"{self.verdict}: {what}, by {self.rule} ({self.place})"
-        seen = f"; tier {self.tier}"
+        seen = f"; tier {self.tier}" + (f", and {' and '.join(self.also)}" if self.also else "")
         if self.verdict == "denied" and not self.enforced:
             seen = f"; recorded but not refused: {self.note}"
         elif self.note:
@@ -66,10 +73,11 @@ def explain(
 ) -> Explanation:
     """What the policy says about an action.
 
-    `target`: for read, write and exec a path (bytes as they are, text as a policy writes it); for connect
-    `host:port`, `[v6]:port`, with `/tcp` (the default) or `/udp`; for syscall a name. `resolve`: look names
-    of rules up, to compare with an address; without it names match by their text alone. `tiers`: what the
-    node has in force. With a bare Policy, places are unknown. ValueError for a target that cannot be read.
+    `target`: for the ways to use a file (read, write, …) a path (bytes as they are, text as a policy writes
+    it); for connect `host:port`, `[v6]:port`, with `/tcp` (the default) or `/udp`; for syscall a name.
+    `resolve`: look names of rules up, to compare with an address; without it names match by their text alone.
+    `tiers`: what the node has in force. With a bare Policy, places are unknown. ValueError for a target that
+    cannot be read.
     """
     asked = _Question(policy, phase, tiers)
     if action == "connect":
@@ -88,27 +96,28 @@ class _Question:
         self._phase = phase
         self._tiers = {*tiers, *self._policy.require}
 
-    def file(self, action: Literal["read", "write", "exec"], path: bytes) -> Explanation:
+    def file(self, action: FileAccess, path: bytes) -> Explanation:
         shown = to_text(path)
         classes = PathClasses(self._policy, self._phase)
-        rule = classes.rule(path)
+        rule, side = classes.rule(path), SIDES[action]
+        if rule is None or classes.access(path, side) != "deny":
+            decision = access_rules.decide(self._policy, self._phase, action, path)
+            if decision is not None:
+                verdict: Verdict = "denied" if decision.denied else "allowed"
+                tier = "apparmor" if decision.denied else "tracepoint"
+                return self._answer(action, shown, verdict, decision.rule, decision.where, tier)
         if rule is None:
             return self._unclassed(action, path)
-        access = classes.access(path, "write" if action == "write" else "read")
-        side = "write" if action == "write" else "read"
+        access = classes.access(path, side)
         where = self._access_where(rule.name, rule.where, side)
         words = f"class {rule.name} ({to_text(rule.path)}), {side}: {access}"
         if rule.name == HIDDEN:
             words = f"filesystem.hidden ({to_text(rule.path)})"
         elif self._phase != "agent" and where == rule.where:
             words += " (setup and verify are the platform's)"
-        verdict: dict[str, Literal["allowed", "watched", "denied"]] = {
-            "allow": "allowed",
-            "watch": "watched",
-            "deny": "denied",
-        }
         tier = self._denying_tier(rule.name) if access == "deny" else "tracepoint"
-        return self._answer(action, shown, verdict[access], words, where, tier)
+        also = ("apparmor",) if access == "deny" and tier != "apparmor" else ()
+        return self._answer(action, shown, _VERDICTS[access], words, where, tier, also=also)
 
     def connect(self, target: str, resolve: network.Resolver | None) -> Explanation:
         host, port, protocol = _endpoint(target)
@@ -117,7 +126,7 @@ class _Question:
         rules = network.network_of(self._policy, self._phase)
         for index, rule in enumerate(rules.egress):
             if _decides(rule, host, port, protocol, resolve):
-                verdict: Literal["allowed", "denied"] = "allowed" if rule.action == "allow" else "denied"
+                verdict: Verdict = "allowed" if rule.action == "allow" else "denied"
                 where = self._written((*base, "egress", index), ("network", "egress", index))
                 return self._answer("connect", target, verdict, f"egress rule {rule.name}", where, "cgroup")
         if _is_own_loopback(host):
@@ -136,6 +145,9 @@ class _Question:
             key = ("deny", calls.deny.index(name))
         elif name in seccomp.IO_URING and calls.io_uring == "deny":
             key = ("io_uring",)
+        for index, rule in enumerate(seccomp.raw_of(self._policy, self._phase) if key is None else ()):
+            if name in rule.names and rule.action == "SCMP_ACT_ERRNO":
+                return self._own_call(name, rule, index)
         if key is None:
             note = ""
             if name in ("clone", "clone3", "unshare", "ioctl"):
@@ -145,13 +157,19 @@ class _Question:
         words = f"syscalls.{key[0]}"
         return self._answer("syscall", name, "denied", words, where, "seccomp")
 
+    def _own_call(self, name: str, rule: CallRule, index: int) -> Explanation:
+        base: Loc = ("seccomp", "raw", index)
+        where = self._written(("phases", self._phase, *base), base)
+        note = f"only with {seccomp.condition(rule)}" if rule.args else ""
+        return self._answer("syscall", name, "denied", f"seccomp.raw: {rule.errno}", where, "seccomp", note)
+
     def _denying_tier(self, name: str) -> str:
         """Mounts hide what is hidden, and cover what the agent is denied in its own mount namespace; what
         binds the platform's phases only AppArmor can refuse."""
         by_mount = name == HIDDEN or (self._phase == "agent" and "mount" in self._tiers)
         return "mount" if by_mount else "apparmor"
 
-    def _unclassed(self, action: Literal["read", "write", "exec"], path: bytes) -> Explanation:
+    def _unclassed(self, action: FileAccess, path: bytes) -> Explanation:
         for index, folder in enumerate(self._policy.filesystem.workspace):
             top = canonical(to_bytes(folder))
             if (canonical(path) + b"/").startswith(top.rstrip(b"/") + b"/"):
@@ -166,19 +184,22 @@ class _Question:
         self,
         action: Action,
         target: str,
-        verdict: Literal["allowed", "watched", "denied"],
+        verdict: Verdict,
         rule: str,
         where: Loc,
         tier: str,
         note: str = "",
+        *,
+        also: tuple[str, ...] = (),
     ) -> Explanation:
         enforced = True
+        also = tuple(one if one in self._tiers else f"{one} where a node has it" for one in also)
         if verdict == "denied" and self._policy.mode == "observe":
             enforced, note = False, "mode is observe"
         elif verdict == "denied" and tier not in self._tiers:
             enforced, note = False, f"it needs {tier}, which is not in force"
         place = self._loaded.place(where) if self._loaded else Place(self._policy.name)
-        return Explanation(self._phase, action, target, verdict, rule, place, tier, enforced, note)
+        return Explanation(self._phase, action, target, verdict, rule, place, tier, enforced, note, also)
 
     def _access_where(self, name: str, rule: Loc, side: str) -> Loc:
         """The line that sets the access where one does, else the path's own."""

@@ -26,7 +26,7 @@ def merge(parent: Node, child: Node) -> Node:
 
 
 def fill_phases(root: Table) -> Table:
-    """`...` in the lists of a phase's network and system calls as the policy's own entries."""
+    """`...` in the lists of a phase's parts as the policy's own entries."""
     phases = root.items.get("phases")
     if not isinstance(phases, Table):
         return root
@@ -38,7 +38,7 @@ def _fill_phase(root: Table, phase: Node) -> Node:
     if not isinstance(phase, Table):
         return phase
     items = dict(phase.items)
-    for part in ("network", "syscalls"):
+    for part in ("network", "syscalls", "apparmor", "seccomp"):
         own, general = items.get(part), root.items.get(part)
         if isinstance(own, Table) and isinstance(general, Table):
             lists = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from invigilator.profiles import extend, rules
+from invigilator.profiles import extend, rawtext, rules
 from invigilator.profiles.build import to_policy
+from invigilator.profiles.conflicts import Finding
 from invigilator.profiles.errors import Place, PolicyError, Problem
 from invigilator.profiles.form import PolicyForm
 from invigilator.profiles.kinds import WEIGHTS_FILE, default_weights
@@ -111,12 +112,17 @@ def _assemble(tables: list[Table], files: tuple[str, ...]) -> tuple[Loaded, list
     policy = to_policy(validate(merged, PolicyForm), default_weights())
     loaded = Loaded(policy, merged, files, ())
     problems = [
-        Problem(loaded.place(found.where), found.message, found.fix, found.severity)
+        Problem(loaded.place(found.where), _with_other(found, loaded), found.fix, found.severity)
         for found in rules.findings(policy)
     ]
     errors = [problem for problem in problems if problem.severity == "error"]
     warnings = tuple(problem for problem in problems if problem.severity != "error")
     return Loaded(policy, merged, files, warnings), errors
+
+
+def _with_other(found: Finding, loaded: Loaded) -> str:
+    """The message, with the line of what the finding contradicts."""
+    return f"{found.message} ({loaded.place(found.other)})" if found.other else found.message
 
 
 def _read_chain(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[Path, Table]]:
@@ -143,7 +149,7 @@ def _read_chain(path: Path, seen: tuple[Path, ...] = ()) -> list[tuple[Path, Tab
 
 
 def _checked(text: str, file: str) -> Table:
-    table = extend.expand_classes(parse(text, file))
+    table = rawtext.expand(extend.expand_classes(parse(text, file)))
     validate(_as_table(extend.drop_rest(table)), PolicyForm)
     return table
 

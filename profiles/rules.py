@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from invigilator.profiles import protected
+from invigilator.profiles import conflicts, protected
+from invigilator.profiles.conflicts import Finding
 from invigilator.profiles.kinds import kinds
 from invigilator.profiles.network import PROTOCOLS, network_of, port_ranges, target_network
 from invigilator.profiles.paths import canonical, to_bytes, to_text
@@ -33,24 +34,15 @@ ESSENTIAL_CALLS = frozenset(
 PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
 
 
-class Finding(NamedTuple):
-    """A problem by where it stands in the policy (keys and indices from the root of the YAML)."""
-
-    where: tuple[str | int, ...]
-    message: str
-    fix: str
-    severity: Literal["error", "warning"] = "error"
-
-
 def findings(policy: Policy) -> Iterator[Finding]:
     """Every contradiction (errors), and what is legal but likely a mistake (warnings)."""
     yield from _classes(policy)
     yield from _nesting(policy)
     yield from _egress(policy)
-    yield from _platform(policy)
     yield from _possible(policy)
     yield from _detectors(policy)
     yield from _penalty(policy)
+    yield from conflicts.findings(policy)
 
 
 def _classes(policy: Policy) -> Iterator[Finding]:
@@ -80,7 +72,7 @@ def _nesting(policy: Policy) -> Iterator[Finding]:
         other = first.setdefault(rule.path, rule)
         if other.name != rule.name:
             message = f"`{to_text(rule.path)}` is in the class `{other.name}` already"
-            yield Finding(rule.where, message, "keep it in one of the two")
+            yield Finding(rule.where, message, "keep it in one of the two", other=other.where)
         if rule.path == b"/":
             yield Finding(rule.where, "`/` would put the whole sandbox into the class", "name the folders")
         if any(c in rule.path for c in b"*?"):
@@ -98,7 +90,10 @@ def _nesting(policy: Policy) -> Iterator[Finding]:
 
 def _under_hidden(policy: Policy) -> Iterator[Finding]:
     files = policy.filesystem
-    hidden = [canonical(to_bytes(path)) for path in files.hidden]
+    hidden: list[tuple[bytes, tuple[str | int, ...]]] = [
+        (canonical(to_bytes(path)), ("filesystem", "hidden", index))
+        for index, path in enumerate(files.hidden)
+    ]
     named = [(rule.path, rule.where) for rule in protected.rules(policy) if rule.name != protected.HIDDEN]
     for key, paths in (("workspace", files.workspace), ("submission", files.submission)):
         named += [(canonical(to_bytes(path)), ("filesystem", key, i)) for i, path in enumerate(paths)]
@@ -107,10 +102,10 @@ def _under_hidden(policy: Policy) -> Iterator[Finding]:
         for index, canary in enumerate(files.canaries)
     ]
     for path, where in named:
-        for cover in hidden:
+        for cover, other in hidden:
             if path == cover or path.startswith(cover.rstrip(b"/") + b"/"):
                 message = f"`{to_text(path)}` is never there: `{to_text(cover)}` is hidden"
-                yield Finding(where, message, "remove one of the two")
+                yield Finding(where, message, "remove one of the two", other=other)
 
 
 def _under_denied(policy: Policy) -> Iterator[Finding]:
@@ -141,15 +136,6 @@ def _egress(policy: Policy) -> Iterator[Finding]:
             yield from _covered((*base, "egress", index), rule, network.egress[:index])
 
 
-def _platform(policy: Policy) -> Iterator[Finding]:
-    if policy.mode == "observe" or "apparmor" in policy.require:
-        return
-    for phase, name in protected.platform_denials(policy):
-        message = f"only AppArmor can deny the class `{name}` in phase {phase}: without it no sandbox starts"
-        fix = "write `watch` there, or require apparmor"
-        yield Finding(("phases", phase, "protected", name), message, fix, "warning")
-
-
 def _possible(policy: Policy) -> Iterator[Finding]:
     """What no sandbox could start under."""
     memory = policy.limits.memory_bytes
@@ -164,16 +150,23 @@ def _possible(policy: Policy) -> Iterator[Finding]:
         for index, name in enumerate(calls.deny):
             if name in ESSENTIAL_CALLS:
                 yield Finding((*base, "deny", index), f"no program starts without `{name}`", "remove it")
+    for index, rule in enumerate(policy.seccomp.raw):
+        for number, name in enumerate(rule.names):
+            if name in ESSENTIAL_CALLS and not rule.args and rule.action == "SCMP_ACT_ERRNO":
+                where = ("seccomp", "raw", index, "names", number)
+                yield Finding(where, f"no program starts without `{name}`", "remove it, or add `args`")
 
 
 def _covered(where: tuple[str | int, ...], rule: EgressRule, earlier: list[EgressRule]) -> Iterator[Finding]:
-    for other in earlier:
+    for index, other in enumerate(earlier):
         if other.name == rule.name:
-            yield Finding((*where, "name"), f"two rules are named `{rule.name}`", "name them apart")
+            message = f"two rules are named `{rule.name}`"
+            yield Finding((*where, "name"), message, "name them apart", other=(*where[:-1], index))
         elif _covers(other, rule):
             severity: Literal["error", "warning"] = "warning" if other.action == rule.action else "error"
             message = f"`{rule.name}` never decides: `{other.name}` stands before it and covers it"
-            yield Finding(where, message, f"put it before `{other.name}`, or remove it", severity)
+            fix = f"put it before `{other.name}`, or remove it"
+            yield Finding(where, message, fix, severity, (*where[:-1], index))
             return
 
 
@@ -216,7 +209,7 @@ def _detectors(policy: Policy) -> Iterator[Finding]:
 def _known_kind(where: tuple[str | int, ...], name: str) -> Iterator[Finding]:
     if name not in kinds():
         meant = suggest(name, kinds())
-        fix = f"write `{meant}`" if meant else "see `guard doctor` for the detectors that are there"
+        fix = f"write `{meant}`" if meant else "docs/detectors.md names those that are there"
         yield Finding(where, f"no detector `{name}` in the library", fix, "warning")
 
 

@@ -14,7 +14,9 @@ import struct
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
-from invigilator.profiles.policy import PhaseName, Policy, Syscalls
+from pydantic import BaseModel
+
+from invigilator.profiles.policy import CallRule, PhaseName, Policy, Syscalls
 
 CLONE_NEWUSER = 0x10000000
 """linux/sched.h"""
@@ -25,9 +27,16 @@ EXTENT_IOCTLS = {
     "FICLONERANGE": 0x4020940D,
     "XFS_IOC_SWAPEXT": 0xC0C0586D,
     "XFS_IOC_EXCHANGE_RANGE": 0x40285881,
+    "FIDEDUPERANGE": 0xC0189436,
+    "XFS_IOC_COMMIT_RANGE": 0x40585883,
+    "XFS_IOC_SWAPEXT_32": 0xC0A4586D,
     "EXT4_IOC_MOVE_EXT": 0xC028660F,
+    "F2FS_IOC_MOVE_RANGE": 0xC020F509,
+    "OCFS2_IOC_REFLINK": 0x40186F04,
 }
-"""Calls that give a file another file's data blocks (linux/fs.h, fs/xfs/libxfs/xfs_fs.h, fs/ext4/ext4.h)."""
+"""Calls that give a file another file's data blocks (linux/fs.h, fs/xfs/libxfs/xfs_fs.h, xfs_ioctl32.h,
+fs/ext4/ext4.h, linux/f2fs.h, fs/ocfs2/ocfs2_fs.h). BTRFS_IOC_CLONE, BTRFS_IOC_CLONE_RANGE and
+BTRFS_IOC_FILE_EXTENT_SAME (linux/btrfs.h) are the first two and FIDEDUPERANGE by other names."""
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 """Families of sockets that stay."""
 FAMILIES_END = 64
@@ -75,18 +84,28 @@ def build(policy: Policy, phase: PhaseName, *, userns_sysctl: bool = True) -> Fi
     """
     if policy.mode == "observe":
         return Filter(ALLOW_ALL, (), ("mode is observe: nothing is refused",))
-    return _built(syscalls_of(policy, phase).model_dump_json(), userns_sysctl)
+    asked = _Asked(calls=syscalls_of(policy, phase), raw=raw_of(policy, phase))
+    return _built(asked.model_dump_json(), userns_sysctl)
+
+
+class _Asked(BaseModel):
+    """What a filter is made of; as text, the key of the filters kept."""
+
+    calls: Syscalls
+    raw: list[CallRule]
 
 
 @functools.lru_cache(maxsize=KEPT)
 def _built(asked: str, userns_sysctl: bool) -> Filter:
-    calls = Syscalls.model_validate_json(asked)
+    said = _Asked.model_validate_json(asked)
+    calls = said.calls
     writer = _Writer(foreign=calls.foreign_abi == "deny")
     _refuse_listed(writer, calls)
     _refuse_io_uring(writer, calls)
     _refuse_namespaces(writer, calls, userns_sysctl)
     _refuse_ioctls(writer, calls)
     _refuse_families(writer)
+    _own_rules(writer, said.raw)
     return Filter(writer.program(), tuple(writer.refusals), tuple(writer.unexpressed))
 
 
@@ -94,6 +113,24 @@ def syscalls_of(policy: Policy, phase: PhaseName) -> Syscalls:
     """What holds for system calls in a phase."""
     rules = policy.phases.get(phase)
     return rules.syscalls if rules and rules.syscalls else policy.syscalls
+
+
+def raw_of(policy: Policy, phase: PhaseName) -> list[CallRule]:
+    """The policy's own seccomp rules of a phase."""
+    rules = policy.phases.get(phase)
+    return (rules.seccomp if rules and rules.seccomp is not None else policy.seccomp).raw
+
+
+def condition(rule: CallRule) -> str:
+    """When a rule holds, in words."""
+    signs = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GE": ">=", "GT": ">"}
+    said = []
+    for one in rule.args:
+        if one.op == "SCMP_CMP_MASKED_EQ":
+            said.append(f"argument {one.index} & {one.value:#x} == {one.value_two:#x}")
+        else:
+            said.append(f"argument {one.index} {signs[one.op.rpartition('_')[2]]} {one.value:#x}")
+    return " and ".join(said)
 
 
 def known(name: str) -> bool:
@@ -152,6 +189,12 @@ def _refuse_families(writer: _Writer) -> None:
             writer.refuse("socket", errno.EAFNOSUPPORT, ("network",), (0, INT_MASK, family))
 
 
+def _own_rules(writer: _Writer, rules: list[CallRule]) -> None:
+    for index, rule in enumerate(rules):
+        for name in rule.names:
+            writer.own(name, rule, ("seccomp", "raw", index))
+
+
 _UNKNOWN = -1
 """__NR_SCMP_ERROR of seccomp.h."""
 
@@ -174,6 +217,10 @@ def _number(name: str) -> int:
         return int(module.resolve_syscall(module.Arch(), name))
     except (ValueError, RuntimeError):
         return _UNKNOWN
+
+
+def _comparison(module: Any, op: str) -> Any:
+    return getattr(module, op.removeprefix("SCMP_CMP_"))
 
 
 class _Writer:
@@ -217,6 +264,31 @@ class _Writer:
             self._refused_whole.add(name)
         detail = f"{name}(argument {masked[0]} & {masked[1]:#x} == {masked[2]:#x})" if masked else name
         self.refusals.append(Refusal(detail, code, where))
+
+    def own(self, name: str, rule: CallRule, where: tuple[str | int, ...]) -> None:
+        """A rule as an OCI profile has it."""
+        if name in self._refused_whole or not known(name):
+            why = (
+                "it is refused whole already"
+                if name in self._refused_whole
+                else "libseccomp does not know it"
+            )
+            self.unexpressed.append(f"{name}: {why}")
+            return
+        code = getattr(errno, rule.errno)
+        action = self._module.LOG if rule.action == "SCMP_ACT_LOG" else self._module.ERRNO(code)
+        conditions = [
+            self._module.Arg(one.index, _comparison(self._module, one.op), one.value, one.value_two)
+            for one in rule.args
+        ]
+        try:
+            self._filter.add_rule(action, name, *conditions)
+        except (OSError, RuntimeError, ValueError) as error:
+            self.unexpressed.append(f"{name}: libseccomp refuses the rule ({error})")
+            return
+        if rule.action == "SCMP_ACT_ERRNO":
+            detail = f"{name}({condition(rule)})" if rule.args else name
+            self.refusals.append(Refusal(detail, code, where))
 
     def program(self) -> bytes:
         """The BPF program as bytes."""

@@ -37,11 +37,12 @@ Loc = Sequence[Key]
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A plain value."""
+    """A plain value; `block`: text that begins on the line after its place (`|`)."""
 
     value: str | int | float | bool | None
     place: Place
     plain: bool = True
+    block: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,7 @@ class _Composer:
             raise self._error(
                 event, "half of a surrogate pair is no character", "in a path write bytes as \\xNN"
             )
-        return Scalar(value, self._place(event), unquoted)
+        return Scalar(value, self._place(event), unquoted, event.style == "|")
 
     def _value(self, event: yaml.ScalarEvent) -> str | int | float | bool | None:
         text: str = event.value

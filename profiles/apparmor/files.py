@@ -186,5 +186,6 @@ def allowances(policy: Policy, phase: PhaseName) -> Iterator[tuple[bytes, frozen
 
 
 def _either(patterns: Sequence[str]) -> str:
-    unique = sorted(set(patterns))
-    return unique[0] if len(unique) == 1 else "{" + ",".join(unique) + "}"
+    """One pattern of several; the language wants a path to begin with its slash."""
+    unique = sorted({pattern.removeprefix("/") for pattern in patterns})
+    return "/" + (unique[0] if len(unique) == 1 else "{" + ",".join(unique) + "}")

@@ -47,16 +47,31 @@ def run(profile: Profile, features: Path | None) -> bytes:
     raise refusal(profile, done.stderr.decode("utf-8", "replace"), done.returncode)
 
 
+def _refused_alone(profile: Profile) -> Place | None:
+    """Some messages name neither line nor rule; then each of the policy's own rules is tried by itself."""
+    rows = profile.text.split("\n")
+    for line in profile.raw_lines:
+        text = f'{rows[0]}\nprofile "{profile.name}" {{\n{rows[line - 1]}\n}}\n'
+        command = [abi.find(), "--config-file=/dev/null", "-Q", "-K", "-S"]
+        done = subprocess.run(
+            command, input=text.encode(), capture_output=True, timeout=COMPILE_S, check=False
+        )
+        if done.returncode != 0:
+            return profile.sources.get(line)
+    return None
+
+
 def refusal(profile: Profile, said: str, status: int) -> PolicyError | CompileError:
     """The parser's message as an error of the policy's line, where one is to be found."""
     match = _LINE.search(said)
     words = match[2] if match else _first_words(said)
     number = int(match[1]) if match else None
-    place = _place(profile, number, said)
+    place = _place(profile, number, said) or _refused_alone(profile)
     if place is None:
         return CompileError(f"apparmor_parser refused {profile.name} ({status}): {words}")
     rule = _rule(profile, place)
-    message = f"apparmor_parser refuses `{rule}`: {words.rstrip('.')}"
+    words = words.strip().rpartition("apparmor_parser: ")[2].rstrip(".")
+    message = f"apparmor_parser refuses `{rule}`: {words}"
     return PolicyError.at(place, message, "correct the rule (apparmor.d(5))")
 
 

@@ -36,7 +36,7 @@ class Profile:
     """A profile of one phase. Two policies that say the same have the same one.
 
     `name`: by which the kernel knows it, made of the text's hash; `digest`: SHA-256 of the text, hex;
-    `sources`: line of the text (from 1) → where the policy asked for it.
+    `sources`: line of the text (from 1) → where the policy asked for it; `raw_lines`: `apparmor.raw`'s.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Profile:
     digest: str
     sources: Mapping[int, Place]
     complain: bool = False
+    raw_lines: tuple[int, ...] = ()
 
 
 def compile(
@@ -75,7 +76,8 @@ def compile(
     ]
     text = "\n".join(rows)
     sources = {number: place(line.where) for number, line in enumerate(body, len(head) + 2) if line.where}
-    return Profile(name, text, hashlib.sha256(text.encode()).hexdigest(), sources, complain)
+    own = tuple(n for n, line in enumerate(body, len(head) + 2) if line.where[-2:-1] == ("raw",))
+    return Profile(name, text, hashlib.sha256(text.encode()).hexdigest(), sources, complain, own)
 
 
 def _body(policy: Policy, phase: PhaseName, layout: Layout, abi: Abi) -> Iterator[Line]:

@@ -226,5 +226,5 @@ def _bracketed(text: str, at: int, line: int) -> tuple[int, str]:
             break
         depth += (text[end] == text[at]) - (text[end] == closing)
         if depth == 0:
-            return end + 1, " ".join(text[at : end + 1].split("\n"))
+            return end + 1, re.sub(r"\s+", " ", text[at : end + 1])
     raise RuleError(f"`{text[at]}` does not close", f"end it with `{closing}`", line)
