@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from invigilator.guard.errors import GuardError, UnreachableError
 from invigilator.guard.home import Home, connect_unix
@@ -37,6 +37,17 @@ class Daemon:
             raw = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
             return int(struct.unpack("3i", raw)[0])
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was done with a daemon, and the process that it was done with."""
+
+    done: Literal["started", "runs already", "ended", "does not run"]
+    pid: int | None = None
+
+    def __str__(self) -> str:
+        return self.done if self.pid is None else f"{self.done}, process {self.pid}"
 
 
 def daemons(home: Home) -> tuple[Daemon, Daemon]:
@@ -100,15 +111,15 @@ def serve_says(home: Home) -> dict[str, Any]:
         link.close()
 
 
-def stay(home: Home) -> dict[str, str]:
+def stay(home: Home) -> dict[str, Done]:
     """Have both run without an idle limit; what was done, by name."""
     require_root("keeping the agent")
-    done: dict[str, str] = {}
+    done: dict[str, Done] = {}
     os.environ[IDLE_VARIABLE] = FOREVER
     for daemon in daemons(home):
         pid = daemon.pid()
         if pid is not None and stays(pid):
-            done[daemon.name] = f"runs already, process {pid}"
+            done[daemon.name] = Done("runs already", pid)
             continue
         if pid is not None:
             end_one(home, daemon, pid, force=False)
@@ -116,7 +127,7 @@ def stay(home: Home) -> dict[str, str]:
             agent_connection(home).close()
         else:
             ensure_serve(home)
-        done[daemon.name] = f"started, process {daemon.pid()}"
+        done[daemon.name] = Done("started", daemon.pid())
     return done
 
 
@@ -127,16 +138,16 @@ def stays(pid: int) -> bool:
     return limits in ([], [FOREVER])
 
 
-def end(home: Home, *, force: bool) -> dict[str, str]:
+def end(home: Home, *, force: bool) -> dict[str, Done]:
     """End both, the agent first, as it ships to the service; what was done, by name."""
-    done: dict[str, str] = {}
+    done: dict[str, Done] = {}
     for daemon in daemons(home):
         pid = daemon.pid()
         if pid is None:
-            done[daemon.name] = "does not run"
+            done[daemon.name] = Done("does not run")
             continue
         end_one(home, daemon, pid, force=force)
-        done[daemon.name] = f"ended, process {pid}"
+        done[daemon.name] = Done("ended", pid)
     return done
 
 

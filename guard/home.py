@@ -120,12 +120,16 @@ class Home:
         return self
 
     def node_id(self) -> uuid.UUID:
-        """This node's id, generated at first use."""
+        """This node's id, generated at first use; `HomeError` where the file that keeps it is damaged."""
         file = self.root / "node.json"
         with self.lock("node", wait=True):
             if not file.exists():
                 write_atomically(file, json.dumps({"node_id": str(uuid.uuid4())}).encode(), 0o644)
-            return uuid.UUID(json.loads(file.read_text())["node_id"])
+            try:
+                return uuid.UUID(json.loads(file.read_bytes())["node_id"])
+            except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+                fix = "restore it, or remove it: the node gets a new id, and what is recorded keeps the old"
+                raise HomeError("it does not hold this node's id", where=str(file), fix=fix) from error
 
     @contextlib.contextmanager
     def lock(self, name: str, *, wait: bool) -> Iterator[None]:

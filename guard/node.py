@@ -13,9 +13,16 @@ from pathlib import Path
 
 from invigilator.guard.errors import MissingError, UnreachableError
 from invigilator.guard.home import HOME_VARIABLE, Home, connect_unix
+from invigilator.guard.notice import tell
 from invigilator.guard.packages import AGENT, SERVICE, require_packages
 
 START_TIMEOUT_S = 60.0
+PATIENCE_S = 1.0
+"""Who waits longer for a start is told what for."""
+WHAT_STARTS = {
+    "agent": "the agent (the kernel checks the sensor's programs)",
+    "serve": "the service (it opens the store)",
+}
 IDLE_VARIABLE = "INVIGILATOR_IDLE_S"
 IDLE_DEFAULT_S = 60.0
 """How long a daemon that was started on demand stays after its last use."""
@@ -104,8 +111,12 @@ def _start(
             env=_environment(home),
             start_new_session=True,
         )
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
+    began_s = time.monotonic()
+    told = False
+    while (waited_s := time.monotonic() - began_s) < START_TIMEOUT_S:
+        if waited_s > PATIENCE_S and not told:
+            tell(f"starting {WHAT_STARTS[name]}: some seconds, once")
+            told = True
         with contextlib.suppress(OSError):
             return connect_unix(address, kind)
         if daemon.poll() is not None:

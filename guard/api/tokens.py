@@ -6,12 +6,13 @@ import fcntl
 import hashlib
 import hmac
 import json
+import logging
 import os
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from invigilator.guard.api.access import RIGHTS, Caller, Role
@@ -20,6 +21,7 @@ from invigilator.guard.errors import GuardError, NotFoundError
 PREFIX = "inv"
 SECRET_BYTES = 32
 """256 bits of the kernel's randomness need no slow hash: SHA-256 cannot be searched."""
+_log = logging.getLogger("invigilator.serve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +46,49 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
+def parse(line: str) -> Token | None:
+    """The token that a line of the file holds; None where the line is damaged, or a part is missing."""
+    try:
+        given = json.loads(line)
+        token = Token(**given)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    ends = token.expires_at
+    texts = (token.id, token.name, token.role, token.digest)
+    sound = all(isinstance(text, str) for text in texts) and token.role in RIGHTS and len(token.digest) == 64
+    timed = ends is None or (isinstance(ends, int | float) and not isinstance(ends, bool))
+    return token if sound and timed and len(given) == len(fields(Token)) else None
+
+
 class TokenFile:
-    """The file of tokens, one JSON object a line; read again whenever it changed."""
+    """The file of tokens, one JSON object a line; read again whenever it changed.
+
+    A damaged line is no token: whoever holds it is refused, the others are not. Nothing is made or revoked
+    until it is mended, as writing the file anew would lose it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen: tuple[int, int, int] | None = None
         self._tokens: dict[str, Token] = {}
+        self._damaged: tuple[int, ...] = ()
 
     def find(self, text: str) -> Caller | None:
         """Who holds the token `text`, or None where it is wrong, expired or revoked."""
         prefix, _, rest = text.partition("_")
         token_id, _, secret = rest.partition("_")
-        token = self._read().get(token_id)
+        try:
+            token = self._read().get(token_id)
+        except OSError as error:
+            _log.error("no token is accepted: %s: %s", self._path, error.strerror)
+            return None
         if prefix != PREFIX or token is None or not token.accepts(secret, time.time()):
             return None
         return Caller(token.name, token.role)
 
     def all(self) -> list[Token]:
-        """All tokens, by name."""
-        return sorted(self._read().values(), key=lambda token: (token.name, token.id))
+        """All tokens, by name. GuardError where the file is damaged."""
+        return sorted(self._whole().values(), key=lambda token: (token.name, token.id))
 
     def create(self, name: str, role: str, ttl_s: float | None = None) -> tuple[Token, str]:
         """A new token and its text, which is kept nowhere."""
@@ -73,13 +98,13 @@ class TokenFile:
         expires_at = None if ttl_s is None else time.time() + ttl_s
         token = Token(secrets.token_hex(6), name, role, digest(secret), expires_at)
         with self._locked():
-            self._write([*self._read().values(), token])
+            self._write([*self._whole().values(), token])
         return token, f"{PREFIX}_{token.id}_{secret}"
 
     def revoke(self, token_id: str) -> Token:
         """Take a token out; it is refused from the next request on."""
         with self._locked():
-            tokens = dict(self._read())
+            tokens = dict(self._whole())
             if token_id not in tokens:
                 raise NotFoundError(f"no token {token_id!r}", fix="see `guard token list`")
             gone = tokens.pop(token_id)
@@ -88,15 +113,30 @@ class TokenFile:
 
     def _read(self) -> dict[str, Token]:
         try:
-            with self._path.open() as file:
+            with self._path.open(errors="surrogateescape") as file:
                 status = os.fstat(file.fileno())
                 seen = (status.st_mtime_ns, status.st_size, status.st_ino)
                 if seen != self._seen:
-                    found = [Token(**json.loads(line)) for line in file if line.strip()]
-                    self._tokens, self._seen = {token.id: token for token in found}, seen
+                    self._take(list(file))
+                    self._seen = seen
         except FileNotFoundError:
-            self._tokens, self._seen = {}, None
+            self._tokens, self._seen, self._damaged = {}, None, ()
         return self._tokens
+
+    def _take(self, lines: list[str]) -> None:
+        found = [(number, parse(line)) for number, line in enumerate(lines, start=1) if line.strip()]
+        self._tokens = {token.id: token for _, token in found if token is not None}
+        self._damaged = tuple(number for number, token in found if token is None)
+        if self._damaged:
+            _log.error("%s is damaged in line %s: no token is accepted by it", self._path, self._damaged[0])
+
+    def _whole(self) -> dict[str, Token]:
+        tokens = self._read()
+        if self._damaged:
+            numbers = ", ".join(map(str, self._damaged))
+            fix = "take these lines out (whoever holds their tokens needs new ones), or restore the file"
+            raise GuardError(f"no tokens stand in line {numbers}: damaged", where=str(self._path), fix=fix)
+        return tokens
 
     def _write(self, tokens: list[Token]) -> None:
         owner = self._path.parent.stat() if not self._path.exists() else self._path.stat()

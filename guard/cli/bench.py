@@ -26,7 +26,7 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="A try of each in about a minute; not for quoting.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the figures here, as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures here, as JSON.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="Only list the sections.")] = False,
     json_output: JsonOption = False,
 ) -> None:

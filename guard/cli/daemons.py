@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from invigilator.guard.cli.server import JsonOption
+
+if TYPE_CHECKING:
+    from invigilator.guard.daemons import Done
+
 HomeOption = Annotated[
     Path | None,
-    typer.Option("--home", help="State folder.", show_default="$INVIGILATOR_HOME, else /var/lib/invigilator"),
+    typer.Option(
+        "--home",
+        metavar="DIR",
+        help="State folder.",
+        show_default="$INVIGILATOR_HOME, else /var/lib/invigilator",
+    ),
 ]
 
 
@@ -22,7 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command("serve")(serve)
 
 
-def up() -> None:
+def up(json_output: JsonOption = False) -> None:
     """Start this node's agent and service and let them stay, until `guard down`.
 
     Without it every command starts what it needs, and that ends when idle.
@@ -30,24 +40,36 @@ def up() -> None:
     from invigilator.guard.daemons import stay
     from invigilator.guard.home import Home
 
-    for name, what in stay(Home.locate()).items():
-        print(f"{name}: {what}")
+    show(stay(Home.locate()), json_output=json_output)
 
 
 def down(
     force: Annotated[
         bool, typer.Option("--force", help="Even while rollouts run: they end as failed.")
     ] = False,
+    json_output: JsonOption = False,
 ) -> None:
     """End this node's agent and service. What waits in the spool stays there and is shipped later."""
     from invigilator.guard.daemons import end
     from invigilator.guard.home import Home
 
-    for name, what in end(Home.locate(), force=force).items():
+    show(end(Home.locate(), force=force), json_output=json_output)
+
+
+def show(done: dict[str, Done], *, json_output: bool) -> None:
+    """Print what was done with each daemon."""
+    from dataclasses import asdict
+
+    from invigilator.guard.cli.output import print_json
+
+    if json_output:
+        print_json({name: asdict(what) for name, what in done.items()})
+        return
+    for name, what in done.items():
         print(f"{name}: {what}")
 
 
-def status(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def status(json_output: JsonOption = False) -> None:
     """Say whether agent and service run, what they do, and what waits. Starts nothing."""
     from invigilator.guard.cli.output import print_json, print_table
     from invigilator.guard.daemons import examine
@@ -85,12 +107,13 @@ def serve(
         str | None,
         typer.Option(
             envvar="INVIGILATOR_STORE",
+            metavar="PLACE",
             help="A folder, or a ClickHouse server's URL (with a password, better in the variable).",
             show_default="the home's store/",
         ),
     ] = None,
     uid: Annotated[
-        int, typer.Option(help="As root: the user id to become before opening the store.")
+        int, typer.Option(metavar="N", help="As root: the user id to become before opening the store.")
     ] = 61500,
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Also listen here (loopback only, with tokens).")

@@ -20,13 +20,13 @@ def evaluate(
     honest: Annotated[
         bool, typer.Option("--honest", help="Honest work in bulk too: minutes, downloads.")
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Sandboxes at a time.")] = 2,
-    out: Annotated[Path | None, typer.Option(help="Folder for the report.")] = None,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Sandboxes at a time.")] = 2,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for the report.")] = None,
     suite: Annotated[
-        Path | None, typer.Option(help="Folder of a suite.", show_default="this checkout's")
+        Path | None, typer.Option(metavar="DIR", help="Folder of a suite.", show_default="this checkout's")
     ] = None,
     corpus: Annotated[
-        Path | None, typer.Option(help="Judge a stored corpus instead: no root needed.")
+        Path | None, typer.Option(metavar="DIR", help="Judge a stored corpus instead: no root needed.")
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="Only list the cases.")] = False,
     json_output: JsonOption = False,

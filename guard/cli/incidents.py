@@ -67,12 +67,16 @@ def register(app: typer.Typer) -> None:
 
 @group.command("list")
 def list_incidents(
-    rollout: Annotated[str | None, typer.Option(help="Of this rollout.")] = None,
-    run_id: Annotated[str | None, typer.Option("--run", help="Of this run.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Of this kind.")] = None,
-    severity: Annotated[Severity | None, typer.Option(help="Of this severity.")] = None,
-    outcome: Annotated[Outcome | None, typer.Option(help="Of this outcome.")] = None,
-    review: Annotated[str | None, typer.Option(help="confirm, dismiss, or none: not decided yet.")] = None,
+    rollout: Annotated[str | None, typer.Option(metavar="ID", help="Of this rollout.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="Of this run.")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Of this kind.")] = None,
+    severity: Annotated[
+        Severity | None, typer.Option(metavar="LEVEL", help="info, low, medium, high, critical.")
+    ] = None,
+    outcome: Annotated[Outcome | None, typer.Option(metavar="HOW", help="denied, failed, success.")] = None,
+    review: Annotated[
+        str | None, typer.Option(metavar="DECISION", help="confirm, dismiss, or none: not decided yet.")
+    ] = None,
     limit: LimitOption = 100,
     server: ServerOption = None,
     json_output: JsonOption = False,
@@ -154,8 +158,8 @@ def review(
     incident_id: Annotated[
         str, typer.Argument(metavar="INCIDENT", help="Its id, or the first digits of it.")
     ],
-    decision: Annotated[Decision, typer.Argument(help="What you decide.")],
-    comment: Annotated[str, typer.Option("--comment", "-m", help="Why.")] = "",
+    decision: Annotated[Decision, typer.Argument(help="confirm, dismiss or comment.")],
+    comment: Annotated[str, typer.Option("--comment", "-m", metavar="TEXT", help="Why.")] = "",
     server: ServerOption = None,
     json_output: JsonOption = False,
 ) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
-from invigilator.guard.cli.failures import explain
+from invigilator.guard.cli.failures import end_by_sigpipe, explain
+from invigilator.guard.cli.help import Ordered, tidy, width
+from invigilator.guard.notice import listen
 
 HELP = """Watch over AI agents in their sandboxes: confine, record, judge, and hand trainers a penalty.
 
@@ -19,16 +21,7 @@ machine; 4 a service does not answer. `guard run` ends with its command's own st
 """
 
 EPILOG = """Begin with `guard doctor`, then `guard run --policy swe-task -- bash -c 'echo hello'`.
-Every list prints a table to a terminal and JSON with --json."""
-
-
-class Ordered(TyperGroup):
-    """Commands in the order in which a newcomer needs them, not groups last."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names, known ones first."""
-        names = super().list_commands(ctx)
-        return sorted(names, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+Every list prints a table to a terminal and JSON with --json; an error is then JSON too, on stderr."""
 
 
 app = typer.Typer(
@@ -39,7 +32,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "terminal_width": width()},
 )
 
 MODULES = (
@@ -58,11 +51,6 @@ MODULES = (
 )
 """Each module's `register(app)` adds its commands."""
 
-ORDER = (
-    "doctor", "run", "policy", "incidents", "penalties", "sql", "queries", "replay", "eval", "bench",
-    "up", "down", "status", "agent", "serve", "token", "completion", "version",
-)  # fmt: skip
-
 
 def mount() -> None:
     """Add the commands of every module that this installation has."""
@@ -72,17 +60,53 @@ def mount() -> None:
             importlib.import_module(full_name).register(app)
 
 
+def command() -> Any:
+    """The whole command, ready to be called."""
+    mount()
+    made = typer.main.get_command(app)
+    tidy(made)
+    return made
+
+
 def main() -> None:
     """Entry point: run the command; an error becomes one line on stderr and an exit status."""
-    mount()
+    open_standard_streams()
+    if sys.stderr.isatty():
+        listen(lambda text: print(f"guard: {text}", file=sys.stderr))
     try:
-        status = app(prog_name="guard", standalone_mode=False)
+        status = command().main(prog_name="guard", standalone_mode=False)
         sys.stdout.flush()
+    except SystemExit as end:
+        # Made of a reader's going away; otherwise completion has ended.
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        end_by_sigpipe()
     except Exception as error:
         status = explain(error)
+        _give_up_output()
     except KeyboardInterrupt:
         status = 130
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def open_standard_streams() -> None:
+    """Give closed standard streams a meaning: else another file would get their numbers, and the command."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    # Python has None for a stream that was closed, and libraries write to it without asking.
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+def _give_up_output() -> None:
+    """Where even the flush fails, Python must not try it once more at its end and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def penalties(
     rollouts: Annotated[
         list[str] | None, typer.Argument(metavar="ROLLOUT", help="Default: the latest.")
     ] = None,
-    run_id: Annotated[str | None, typer.Option("--run", help="Of this run.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="Of this run.")] = None,
     wait: Annotated[float, typer.Option(metavar="SECONDS", help="Wait so long for verdicts.")] = 0.0,
     limit: LimitOption = 100,
     server: ServerOption = None,

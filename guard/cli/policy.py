@@ -88,10 +88,15 @@ def check(
     else:
         for _, problem in found:
             print(f"{problem.severity}: {plain(problem)}")
-        of = "1 policy" if len(policies) == 1 else f"{len(policies)} policies"
-        print(f"{errors} errors, {len(found) - errors} warnings in {of}")
+        numbers = (number(errors, "error"), number(len(found) - errors, "warning"))
+        print(f"{', '.join(numbers)} in {number(len(policies), 'policy', 'policies')}")
     if errors:
         raise typer.Exit(1)
+
+
+def number(count: int, one: str, several: str = "") -> str:
+    """A count with its noun."""
+    return f"{count} {one if count == 1 else several or one + 's'}"
 
 
 def installed_detectors() -> Mapping[str, DetectorFacts] | None:
@@ -141,7 +146,7 @@ def show(
 @group.command()
 def explain(
     policy: PolicyArgument,
-    action: Annotated[Action, typer.Argument(help="What is done.")],
+    action: Annotated[Action, typer.Argument(help="read, write, exec, connect or syscall.")],
     target: Annotated[str, typer.Argument(help="A path, HOST:PORT[/udp], or a call's name.")],
     phase: Annotated[Phase, typer.Option(help="In which phase.")] = Phase.agent,
     resolve: Annotated[bool, typer.Option("--resolve", help="Look names of rules up (DNS).")] = False,
@@ -198,7 +203,9 @@ def diff(
 @group.command("compile")
 def compile_policy(
     policy: PolicyArgument,
-    out: Annotated[Path | None, typer.Option(help="Folder to write the artefacts into.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to write the artefacts into.")
+    ] = None,
     resolve: Annotated[bool, typer.Option("--resolve", help="Turn names into addresses (DNS).")] = False,
     json_output: JsonOption = False,
 ) -> None:

@@ -20,11 +20,14 @@ def register(app: typer.Typer) -> None:
 
 def replay(
     rollout: Annotated[str, typer.Argument(metavar="ROLLOUT", help="The rollout's id.")],
-    run_id: Annotated[str | None, typer.Option("--run", help="Of this run.")] = None,
-    attempt: Annotated[int, typer.Option(min=0, help="0: the latest.")] = 0,
-    sandbox: Annotated[str | None, typer.Option(help="Of several sandboxes, this one.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="Of this run.")] = None,
+    attempt: Annotated[int, typer.Option(metavar="N", min=0, help="0: the latest.")] = 0,
+    sandbox: Annotated[
+        str | None, typer.Option(metavar="UUID", help="Of several sandboxes, this one.")
+    ] = None,
     policy: Annotated[
-        str | None, typer.Option(help="Judge by this policy instead.", show_default="the recorded one")
+        str | None,
+        typer.Option(metavar="POLICY", help="Judge by this policy instead.", show_default="the recorded one"),
     ] = None,
     server: ServerOption = None,
     json_output: JsonOption = False,

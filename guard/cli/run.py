@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from invigilator.guard.cli.daemons import HomeOption
 from invigilator.guard.cli.output import plain
 from invigilator.guard.errors import GuardError
 
@@ -35,20 +36,28 @@ def register(app: typer.Typer) -> None:
 
 def run(
     command: Annotated[list[str], typer.Argument(metavar="CMD", help="The command.", show_default=False)],
-    policy: Annotated[str, typer.Option("--policy", "-p", help="A policy's name or file.")] = "base",
+    policy: Annotated[
+        str, typer.Option("--policy", "-p", metavar="POLICY", help="A policy's name or file.")
+    ] = "base",
     workspace: Annotated[
         Path | None,
-        typer.Option("--workspace", "-w", help="Folder to work on; changes come back at the end."),
+        typer.Option(
+            "--workspace", "-w", metavar="DIR", help="Folder to work on; changes come back at the end."
+        ),
     ] = None,
     rollout: Annotated[
         str | None,
         typer.Option(
-            help="Its id; sandboxes of one id and attempt are judged together.", show_default="generated"
+            metavar="ID",
+            help="Its id; sandboxes of one id and attempt are judged together.",
+            show_default="generated",
         ),
     ] = None,
-    run_id: Annotated[str | None, typer.Option("--run", help="Id of the training or evaluation job.")] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run", metavar="ID", help="Id of the training or evaluation job.")
+    ] = None,
     attempt: Annotated[
-        int, typer.Option(min=1, help="Which try of the rollout this is; the latest answers.")
+        int, typer.Option(metavar="N", min=1, help="Which try of the rollout this is; the latest answers.")
     ] = 1,
     label: Annotated[
         list[str] | None, typer.Option("--label", "-l", metavar="K=V", help="Repeatable.")
@@ -65,7 +74,7 @@ def run(
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the verdict here, as JSON.")
     ] = None,
-    backend: Annotated[str, typer.Option(help="Kind of sandbox.")] = "process",
+    backend: Annotated[str, typer.Option(metavar="NAME", help="Kind of sandbox.")] = "process",
     root: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Root file system, instead of /usr's.")
     ] = None,
@@ -84,7 +93,7 @@ def run(
         bool, typer.Option("--json", help="The verdict on stderr as one line of JSON.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary.")] = False,
-    home: Annotated[Path | None, typer.Option(help="State folder.", show_default="$INVIGILATOR_HOME")] = None,
+    home: HomeOption = None,
 ) -> None:
     """Run one guarded rollout of a command and judge it.
 
@@ -92,7 +101,8 @@ def run(
 
     \b
     Example:
-      guard run -p swe-task -w ./repo --report verdict.json -- bash -c 'python3 solve.py && make check'
+      guard run -p swe-task -w ./repo --report verdict.json -- \\
+        bash -c 'python3 solve.py && make check'
     """
     from invigilator.guard.cli.failures import explain
     from invigilator.guard.foreground import Plan
@@ -100,7 +110,6 @@ def run(
     from invigilator.guard.order import TIMEOUT_MAX_S
 
     try:
-        _open_standard_streams()
         require_root("guard run")
         environment = _pairs(env, "--env")
         order = _order(
@@ -125,7 +134,7 @@ def run(
     except KeyboardInterrupt:
         code = INTERRUPTED_CODE
     except Exception as error:
-        explain(error)
+        explain(error, as_json=as_json)
         code = FAILED_CODE
     raise typer.Exit(code)
 
@@ -228,18 +237,6 @@ def _report_target(report: Path, order: SandboxOrder) -> ReportFile:
 
     seen = [Path(folder) for folder in (order.workspace, order.root) if folder]
     return open_report(report, [*seen, *SHARED_FOLDERS])
-
-
-def _open_standard_streams() -> None:
-    """Give closed standard streams a meaning: else another file would get their numbers, and the command."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    # Python has None for a stream that was closed, and libraries write to it without asking.
-    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:

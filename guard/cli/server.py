@@ -18,8 +18,10 @@ ServerOption = Annotated[
         show_default="$INVIGILATOR_SERVE_URL, else this machine's own",
     ),
 ]
+LIMIT_MOST = 1_000_000
+"""Further than that the service's lists do not go; SQL does."""
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-LimitOption = Annotated[int, typer.Option(min=1, help="At most so many rows.")]
+LimitOption = Annotated[int, typer.Option(metavar="N", min=1, max=LIMIT_MOST, help="At most so many rows.")]
 
 
 def client(server: str | None) -> Invigilator:

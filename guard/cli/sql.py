@@ -33,8 +33,9 @@ def sql(
 
     \b
     Examples:
-      guard sql "SELECT kind, outcome, count() FROM incidents_current GROUP BY ALL"
-      guard sql "SELECT * FROM rollouts_current WHERE rollout_id = {r:String}" -p r=r1 --json
+      guard sql "SELECT kind, count() FROM incidents_current GROUP BY kind"
+      guard sql -p r=r1 --json \\
+        "SELECT * FROM rollouts_current WHERE rollout_id = {r:String}"
     """
     body = {"query": sys.stdin.read() if query == "-" else query, "parameters": pairs(parameter)}
     show("/v1/sql", body, server, json_output=json_output, csv=csv)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from invigilator.guard.cli.server import JsonOption
 
+if TYPE_CHECKING:
+    from invigilator.guard.api.tokens import Token
+
 DAY_S = 86_400.0
+DAYS_MOST = 36_500
+FACTS = ("id", "name", "role", "expires_at")
 group = typer.Typer(
     name="token", help="Make, list and revoke access tokens.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -33,12 +38,20 @@ def register(app: typer.Typer) -> None:
 @group.command()
 def create(
     role: Annotated[
-        Role, typer.Option(help="node ships; trainer reads penalties; researcher reads and reviews.")
+        Role,
+        typer.Option(
+            metavar="ROLE",
+            help="node: ships; trainer: penalties; engineer: SQL too; researcher: and reviews; admin: all.",
+        ),
     ],
-    name: Annotated[str, typer.Option(help="Whose it is.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="Whose it is.")],
     days: Annotated[
-        float | None, typer.Option(min=0, help="Ends after so many days.", show_default="never")
+        float | None,
+        typer.Option(
+            metavar="N", min=0, max=DAYS_MOST, help="Ends after so many days.", show_default="never"
+        ),
     ] = None,
+    json_output: JsonOption = False,
 ) -> None:
     """Make a token and print it, this once: only its hash is kept.
 
@@ -47,40 +60,54 @@ def create(
       guard token create --role trainer --name grpo-job --days 7
     """
     from invigilator.guard.api.tokens import TokenFile
+    from invigilator.guard.cli.output import print_json
     from invigilator.guard.home import Home
 
     home = Home.locate().make()
-    print(TokenFile(home.tokens).create(name, role.value, None if days is None else days * DAY_S)[1])
+    ttl_s = None if days is None else days * DAY_S
+    token, text = TokenFile(home.tokens).create(name, role.value, ttl_s)
+    if json_output:
+        print_json({**dict(zip(FACTS, facts(token), strict=True)), "token": text})
+    else:
+        print(text)
 
 
 @group.command("list")
 def list_tokens(json_output: JsonOption = False) -> None:
     """List the tokens; their secrets are not kept."""
-    import datetime
-
     from invigilator.guard.api.tokens import TokenFile
     from invigilator.guard.cli.output import print_json, print_table
     from invigilator.guard.home import Home
 
-    found = TokenFile(Home.locate().tokens).all()
-    rows = []
-    for token in found:
-        ends = token.expires_at and datetime.datetime.fromtimestamp(token.expires_at, datetime.UTC)
-        rows.append((token.id, token.name, token.role, ends.isoformat(timespec="seconds") if ends else None))
+    rows = [facts(token) for token in TokenFile(Home.locate().tokens).all()]
     if json_output:
-        print_json([dict(zip(("id", "name", "role", "expires_at"), row, strict=True)) for row in rows])
+        print_json([dict(zip(FACTS, row, strict=True)) for row in rows])
     else:
         print_table(("token", "name", "role", "ends"), rows)
+
+
+def facts(token: Token) -> tuple[str | None, ...]:
+    """What may be shown of a token; in the order of `FACTS`."""
+    import datetime
+
+    ends = (
+        None if token.expires_at is None else datetime.datetime.fromtimestamp(token.expires_at, datetime.UTC)
+    )
+    return token.id, token.name, token.role, ends.isoformat(timespec="seconds") if ends else None
 
 
 @group.command()
 def revoke(
     token_id: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id, as `list` shows it.")],
+    json_output: JsonOption = False,
 ) -> None:
     """Take a token out; it is refused from the next request on."""
     from invigilator.guard.api.tokens import TokenFile
-    from invigilator.guard.cli.output import plain
+    from invigilator.guard.cli.output import plain, print_json
     from invigilator.guard.home import Home
 
     gone = TokenFile(Home.locate().tokens).revoke(token_id)
-    print(f"revoked: {plain(gone.name)} ({gone.role})")
+    if json_output:
+        print_json(dict(zip(FACTS, facts(gone), strict=True)))
+    else:
+        print(f"revoked: {plain(gone.name)} ({gone.role})")

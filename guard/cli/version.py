@@ -33,8 +33,15 @@ def version(json_output: Annotated[bool, typer.Option("--json", help="Print JSON
         print(f"invigilator {release()}")
 
 
-def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> None:
-    """Print the shell's completion script: `guard completion bash > /etc/bash_completion.d/guard`."""
+def completion(shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")]) -> None:
+    """Print the script that completes commands and options in a shell.
+
+    \b
+    Examples:
+      guard completion bash > /etc/bash_completion.d/guard
+      echo 'source <(guard completion zsh)' >> ~/.zshrc
+      guard completion fish > ~/.config/fish/completions/guard.fish
+    """
     from typer._completion_shared import get_completion_script
 
     print(get_completion_script(prog_name="guard", complete_var="_GUARD_COMPLETE", shell=shell.value))

@@ -267,6 +267,19 @@ def test_a_disk_that_fills_during_a_rollout_is_a_failure_and_never_a_verdict(sma
     assert [row["status"] for row in rows] == ["failed"]
 
 
+@pytest.mark.parametrize("content", [b"", b"\0" * 64, b'{"node_id": "half', b"[]", b'{"node_id": 7}'])
+def test_a_damaged_node_id_is_said_and_nothing_begins_until_it_is_mended(own_node, content):
+    own_node.home.make()
+    file = own_node.home.root / "node.json"
+    file.write_bytes(content)
+    run = own_node.run(command="echo ran")
+    assert (run.code, run.stdout) == (125, b"")
+    assert "node.json" in run.said and "remove it" in run.said and len(run.said.splitlines()) == 1, run.said
+    assert "Traceback" not in run.said and file.read_bytes() == content
+    file.unlink()
+    assert own_node.run(command=["true"]).code == 0
+
+
 def test_the_agent_told_to_end_ends_its_rollouts_as_failed(own_node, tmp_path):
     report = tmp_path / "report.json"
     process = begin(own_node, "exec sleep 7773", "--rollout", "told", "--report", str(report))
