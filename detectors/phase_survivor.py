@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from invigilator.detectors.base import Detector, Hits, Intent, Mask, Outcome, Phrases
 from invigilator.detectors.context import Context
@@ -12,8 +14,27 @@ from invigilator.detectors.scene import Scene
 from invigilator.ebpf.events import Actor, EventClass, Kind, Phase
 
 ESCAPED, ENDED, PERMITTED = 0.95, 0.85, 0.7
-PIDS = 1 << 22
-"""PID_MAX_LIMIT (include/linux/threads.h): process ids are below it."""
+PAGE_BITS = 12
+
+
+class _Pids:
+    """A set of process ids, as pages of flags: of the four million that there can be, a sandbox has few, and
+    those lie close together."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, Mask] = {}
+
+    def note(self, pids: npt.NDArray[np.integer[Any]], members: Mask) -> None:
+        """Which of them are members from now on; of one that is named twice the later word stands."""
+        pages = pids >> PAGE_BITS
+        for page in np.unique(pages).tolist():
+            here = pages == page
+            flags = self._pages.setdefault(page, np.zeros(1 << PAGE_BITS, np.bool_))
+            flags[pids[here] & ((1 << PAGE_BITS) - 1)] = members[here]
+
+    def __contains__(self, pid: int) -> bool:
+        flags = self._pages.get(pid >> PAGE_BITS)
+        return flags is not None and bool(flags[pid & ((1 << PAGE_BITS) - 1)])
 
 
 class PhaseSurvivor(Detector):
@@ -40,7 +61,7 @@ class PhaseSurvivor(Detector):
 
     def __init__(self, context: Context, thresholds: Mapping[str, float]) -> None:
         super().__init__(context, thresholds)
-        self._agents = np.zeros(PIDS, np.bool_)
+        self._agents = _Pids()
         rules = context.policy.phases.get("verify")
         self._kept = rules is not None and rules.survivors == "keep"
 
@@ -55,7 +76,7 @@ class PhaseSurvivor(Detector):
             outcome = np.where(ended, Outcome.FAILED, Outcome.SUCCESS).astype(np.uint8)
             yield scene.hits(rows, np.where(ended, ENDED, alive), outcome=outcome, intent=Intent.UNKNOWN)
         acts = _acts(scene)
-        self._agents[r["pid"][acts] % PIDS] = _of_agent(scene)[acts]
+        self._agents.note(r["pid"][acts], _of_agent(scene)[acts])
 
     def _is_agents(self, scene: Scene, row: int) -> bool:
         """Whether the last event of the process was one of the agent's."""
@@ -63,7 +84,7 @@ class PhaseSurvivor(Detector):
         last = np.flatnonzero((r["pid"] == scene.r["pid"][row]) & _acts(scene)[:row])
         if len(last):
             return bool(_of_agent(scene)[last[-1]])
-        return bool(self._agents[int(scene.r["pid"][row]) % PIDS])
+        return int(scene.r["pid"][row]) in self._agents
 
     def example(self, evidence: Mapping[str, object]) -> str | None:
         return f"process {evidence['pid']}"

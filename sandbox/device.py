@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from invigilator.sandbox.base import UnavailableError
 
 @dataclass(slots=True)
 class Device:
-    """A loop device of so many bytes over a file of its own, all zeros; it goes with its last user."""
+    """A loop device of so many bytes over a file of its own; it goes with its last user. `fd` is -1 while
+    only the file system on it holds it."""
 
     fd: int
     path: str
@@ -39,6 +41,14 @@ class Device:
             return False
         return True
 
-    def close(self) -> None:
-        """Leave it."""
-        os.close(self.fd)
+    def let_go(self) -> None:
+        """Hold it no more: whoever else has it, keeps it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+    def hold(self) -> bool:
+        """Hold it again, where that can be; it must have another user meanwhile."""
+        with contextlib.suppress(OSError):
+            self.fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        return self.fd >= 0

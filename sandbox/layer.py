@@ -70,17 +70,18 @@ class Layer:
         for part in PARTS:
             os.chown(f"{part}/upper", first_id, first_id, dir_fd=self.fd)
 
-    def close(self) -> Device | None:
-        """Drop it with all that is in it; its device, for the caller to scrub or close. Idempotent."""
+    def close(self, *, keep_device: bool = False) -> Device | None:
+        """Drop it with all that is in it; its device, where that shall be kept. Idempotent."""
         if self.fd < 0:
             return None
-        if self.device and self._written_bytes() > WORTH_FORGETTING_BYTES:
+        device, self.device = self.device, None
+        if device and self._written_bytes() > WORTH_FORGETTING_BYTES:
             with contextlib.suppress(OSError):
                 kernel.shut_down_ext4(self.fd)
+        kept = device if device and keep_device and device.hold() else None
         os.close(self.fd)
         self.fd = -1
-        device, self.device = self.device, None
-        return device
+        return kept
 
 
 class Layers:
@@ -129,15 +130,20 @@ class Layers:
         self._drop_stock()
 
     def _drop(self, layer: Layer) -> None:
-        device = layer.close()
+        device = layer.close(keep_device=self._wants(layer.device))
         if device is None:
             return
-        if device.size == self._size and device.scrub():
-            with self._changed:
-                if device.size == self._size and not self._closed and len(self._spare) < self._stock:
-                    self._spare.append(device)
-                    return
-        device.close()
+        clean = device.scrub()
+        with self._changed:
+            if clean and self._wants(device):
+                self._spare.append(device)
+                return
+        device.let_go()
+
+    def _wants(self, device: Device | None) -> bool:
+        if device is None or self._closed:
+            return False
+        return device.size == self._size and len(self._spare) < self._stock
 
     def _begin_filling(self) -> None:
         if self._filler is None and self._stock:
@@ -165,10 +171,9 @@ class Layers:
 
     def _drop_stock(self) -> None:
         while self._ready:
-            if device := self._ready.popleft().close():
-                device.close()
+            self._ready.popleft().close()
         while self._spare:
-            self._spare.popleft().close()
+            self._spare.popleft().let_go()
 
     def _make(self, size: int) -> Layer:
         blank = self._blank(size)
@@ -178,8 +183,9 @@ class Layers:
                 os.pwrite(device.fd, content, offset)
             return Layer(kernel.mount_detached("ext4", device.path, MOUNT_OPTIONS), device)
         except OSError as error:
-            device.close()
             raise UnavailableError(f"cannot mount the writable layer: {error.strerror}") from error
+        finally:
+            device.let_go()
 
     def _device(self, size: int) -> Device:
         with self._changed:

@@ -66,6 +66,10 @@ class ProcessBackend(Backend):
         """See the contract."""
         return self._shared.cgroups.folders[0]
 
+    def cgroup_folders(self) -> Sequence[Path]:
+        """This agent's cgroup in each hierarchy, below which its sandboxes have theirs."""
+        return self._shared.cgroups.folders
+
     def close(self) -> None:
         """End every sandbox and the zygote."""
         self._shared.launcher.close()

@@ -1,4 +1,4 @@
-"""How fast sandboxes come and go, and what many of them cost."""
+"""How fast sandboxes come and go."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ from pathlib import Path
 from invigilator.ebpf.events import Phase
 from invigilator.ebpf.sensor import Sensor
 from invigilator.guard.bench import place
-from invigilator.guard.bench.flow import resident_bytes
 from invigilator.guard.bench.measure import Section
-from invigilator.sandbox.base import SandboxSpec
 from invigilator.sandbox.process import ProcessBackend, ProcessSandbox
 
 WORKERS = (1, 2, 4)
-GROWING = 2
-"""Workers of the run that looks for growth."""
 
 
 def creation(count: int = 200) -> Section:
@@ -63,60 +59,6 @@ def registrations(count: int = 20_000) -> Section:
     return section
 
 
-def many(live: int = 2_000, short: int = 5_000) -> Section:
-    """Memory and idle CPU with many registered live sandboxes, and growth over many short ones."""
-    section = Section("many sandboxes")
-    with tempfile.TemporaryDirectory() as folder, Sensor.open() as sensor:
-        backend = ProcessBackend(Path(folder) / "home", stock=4)
-        boxes: list[ProcessSandbox] = []
-        slots: list[int] = []
-        try:
-            before = resident_bytes()
-            for _ in range(live):
-                box = backend.prepare(SandboxSpec(uuid.uuid4(), place.policy()))
-                boxes.append(box)
-                cgroups = {number: place.PHASES[name] for name, number in box.cgroups().items()}
-                slots.append(sensor.register(box.spec.sandbox_id, cgroups))
-                box.start()
-                sensor.set_mounts(slots[-1], [(m.dev, m.fs_root, m.mount_point) for m in box.mounts()])
-                sensor.arm(slots[-1])
-            each = (resident_bytes() - before) / live
-            with place.drained(sensor):
-                cpu = _cpu_s()
-                time.sleep(10)
-                idle = (_cpu_s() - cpu) / 10
-        finally:
-            for box, slot in zip(boxes, slots, strict=False):
-                box.remove()
-                sensor.unregister(slot)
-            backend.close()
-    section.add(f"{live} live: memory of the agent's process a sandbox", "KiB", [each / 1024])
-    section.add(f"{live} live: idle CPU of one core", "%", [idle * 100])
-    section.figures += _growth(short).figures
-    return section
-
-
-def _growth(short: int) -> Section:
-    section = Section("growth")
-    with tempfile.TemporaryDirectory() as folder, Sensor.open() as sensor, place.drained(sensor):
-        backend = ProcessBackend(Path(folder) / "home", stock=8)
-        try:
-            _by_workers(backend, sensor, short // 5, GROWING)
-            early = resident_bytes()
-            _by_workers(backend, sensor, short - short // 5, GROWING)
-            late = resident_bytes()
-        finally:
-            backend.close()
-    section.add(
-        f"{short} short-lived: resident memory, end ÷ after the first fifth",
-        "×",
-        [late / early],
-        at_most=1.05,
-        note=f"{late >> 20} MiB",
-    )
-    return section
-
-
 def _life(backend: ProcessBackend, sensor: Sensor) -> dict[str, float]:
     with place.started(backend, sensor) as box:
         place.output_of(box, ["/usr/bin/true"])
@@ -126,13 +68,13 @@ def _life(backend: ProcessBackend, sensor: Sensor) -> dict[str, float]:
 
 def _rate(backend: ProcessBackend, sensor: Sensor, count: int, workers: int) -> tuple[float, float]:
     """Lives a second, and milliseconds of this process's CPU a life."""
-    began, before = time.perf_counter(), _cpu_s()
-    made = _by_workers(backend, sensor, count, workers)
-    return made / (time.perf_counter() - began), (_cpu_s() - before) / made * 1e3
+    began, before = time.perf_counter(), cpu_s()
+    made = by_workers(backend, sensor, count, workers)
+    return made / (time.perf_counter() - began), (cpu_s() - before) / made * 1e3
 
 
-def _by_workers(backend: ProcessBackend, sensor: Sensor, count: int, workers: int) -> int:
-    """How many lives were led: `count`, or a few less."""
+def by_workers(backend: ProcessBackend, sensor: Sensor, count: int, workers: int) -> int:
+    """Lead lives; how many: `count`, or a few less."""
 
     def live() -> None:
         for _ in range(count // workers):
@@ -146,6 +88,7 @@ def _by_workers(backend: ProcessBackend, sensor: Sensor, count: int, workers: in
     return count // workers * workers
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
+    """Seconds of CPU that this process has used."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     return own.ru_utime + own.ru_stime

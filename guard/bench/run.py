@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from invigilator.guard.bench import flow, hooks, lives, work
+from invigilator.guard.bench import flow, hooks, lives, many, work
 from invigilator.guard.bench.measure import Section
 from invigilator.guard.errors import GuardError
 from invigilator.guard.release import version
@@ -43,7 +43,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[bool], Section]]] = {
     ),
     "many": (
         "2,000 live sandboxes, 5,000 short ones",
-        lambda quick: lives.many(20, 50) if quick else lives.many(),
+        lambda quick: many.many(20, 50) if quick else many.many(),
     ),
 }
 

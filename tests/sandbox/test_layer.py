@@ -80,7 +80,9 @@ def test_a_device_that_somebody_has_mounted_is_never_scrubbed_nor_kept(
     layer = layers.take(wanted)
     _write(layer)
     assert layer.device is not None
+    assert layer.device.hold()
     assert not layer.device.scrub()
+    layer.device.let_go()
     holder = os.dup(layer.fd)
     layers._drop(layer)
     assert not layers._spare
