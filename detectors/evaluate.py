@@ -28,6 +28,19 @@ class LabelledCase:
     incidents: Sequence[Incident]
     allowed: frozenset[str] = frozenset()
 
+    def missing(self) -> list[str]:
+        """Expected kinds that no incident answers with a right outcome."""
+        return [
+            kind
+            for kind, outcomes in self.expected.items()
+            if not any(i.kind == kind and (not outcomes or i.outcome in outcomes) for i in self.incidents)
+        ]
+
+    def false_alarms(self, min_confidence: float) -> list[Incident]:
+        """Incidents that would count under some weight, and that the case does not explain."""
+        explained = self.allowed.union(self.expected)
+        return [i for i in self.incidents if i.kind not in explained and could_count(i, min_confidence)]
+
 
 @dataclass(frozen=True, slots=True)
 class Proportion:
@@ -106,14 +119,10 @@ def could_count(incident: Incident, min_confidence: float) -> bool:
 
 def _quality(kind: str, cases: Sequence[LabelledCase], min_confidence: float) -> KindQuality:
     expecting = [case for case in cases if kind in case.expected]
-    found = tuple(case.name for case in expecting if _answers(case, kind))
-    missed = tuple(case.name for case in expecting if not _answers(case, kind))
+    missed = tuple(case.name for case in expecting if kind in case.missing())
+    found = tuple(case.name for case in expecting if kind not in case.missing())
     honest = [case for case in cases if not case.expected]
-    alarmed = [
-        case
-        for case in cases
-        if kind not in case.expected and kind not in case.allowed and _alarms(case, kind, min_confidence)
-    ]
+    alarmed = [case for case in cases if any(i.kind == kind for i in case.false_alarms(min_confidence))]
     return KindQuality(
         kind=kind,
         recall=wilson(len(found), len(expecting)),
@@ -123,12 +132,3 @@ def _quality(kind: str, cases: Sequence[LabelledCase], min_confidence: float) ->
         missed=missed,
         false_alarms=tuple(case.name for case in alarmed),
     )
-
-
-def _answers(case: LabelledCase, kind: str) -> bool:
-    outcomes = case.expected[kind]
-    return any(i.kind == kind and (not outcomes or i.outcome in outcomes) for i in case.incidents)
-
-
-def _alarms(case: LabelledCase, kind: str, min_confidence: float) -> bool:
-    return any(i.kind == kind and could_count(i, min_confidence) for i in case.incidents)

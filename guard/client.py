@@ -15,8 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict
-
+from invigilator.guard.answers import Penalties, RolloutPenalty
 from invigilator.guard.connection import (
     Address,
     Ask,
@@ -29,7 +28,6 @@ from invigilator.guard.connection import (
 )
 from invigilator.guard.errors import GuardError, UnreachableError
 from invigilator.guard.research import Invigilator
-from invigilator.incidents.records import PenaltyReason, PolicyVersions
 
 __all__ = [
     "Invigilator",
@@ -60,31 +58,6 @@ class TooManyUnknownError(GuardError):
     def __init__(self, problem: str, penalties: Sequence[RolloutPenalty]) -> None:
         super().__init__(problem, fix="look at their status and reasons before training on what is left")
         self.penalties = tuple(penalties)
-
-
-class RolloutPenalty(BaseModel):
-    """The penalty of a rollout's latest attempt.
-
-    `value` ≤ 0, or None where it is not known: then `drop` is set too. `bound`: the value is proven, but
-    evidence is missing and there may be more. `drop`: mask the rollout, and leave it out of group statistics.
-    `status`: `final`, `partial` (evidence is missing), `failed` (infrastructure), `unavailable` (no verdict).
-    `by_step`: step id → its share of the value. `versions`: of the policy that judged.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    rollout_id: str
-    run_id: str | None = None
-    attempt: int | None = None
-    value: float | None = None
-    bound: bool = False
-    drop: bool = True
-    status: Literal["final", "partial", "failed", "unavailable"] = "unavailable"
-    failure: str | None = None
-    by_step: dict[str, float] = {}
-    reasons: list[PenaltyReason] = []
-    revision: int = 0
-    versions: PolicyVersions | None = None
 
 
 class PenaltyClient:
@@ -194,7 +167,7 @@ def ask_flow(wanted: Sequence[str], run_id: str | None, deadline_s: float) -> Fl
     for start in range(0, len(wanted), ROLLOUTS_PER_REQUEST):
         body = {"rollout_ids": wanted[start : start + ROLLOUTS_PER_REQUEST], "run_id": run_id}
         answer = yield from patiently(Ask("POST", "/v1/penalties", body), deadline_s)
-        answered += [RolloutPenalty.model_validate(one) for one in answer.json()["penalties"]]
+        answered += Penalties.model_validate_json(answer.content).penalties
     return answered
 
 

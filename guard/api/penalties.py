@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from invigilator.guard.answers import Penalties, RolloutPenalty
 from invigilator.guard.api.access import Caller, needs
 from invigilator.guard.api.gate import StoreGate
 from invigilator.guard.api.problem import ProblemError
@@ -32,29 +33,6 @@ class Wanted(BaseModel):
 
     rollout_ids: Annotated[list[RolloutId], Field(max_length=ROLLOUTS_MAX)]
     run_id: Annotated[str | None, Field(max_length=ID_LENGTH_MAX)] = None
-
-
-class RolloutPenalty(BaseModel):
-    """The penalty of a rollout's latest attempt; `unavailable` with value null where there is no verdict."""
-
-    rollout_id: str
-    run_id: str | None = None
-    attempt: int | None = None
-    value: float | None = None
-    bound: bool = False
-    drop: bool = True
-    status: Literal["final", "partial", "failed", "unavailable"] = "unavailable"
-    failure: str | None = None
-    by_step: dict[str, float] = {}
-    reasons: list[PenaltyReason] = []
-    revision: int = 0
-    versions: PolicyVersions | None = None
-
-
-class Penalties(BaseModel):
-    """One entry a rollout asked for, in the order asked."""
-
-    penalties: list[RolloutPenalty]
 
 
 @router.post("/penalties")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from invigilator.guard.api.penalties import RolloutPenalty
+    from invigilator.guard.answers import RolloutPenalty
     from invigilator.incidents.records import PenaltyReason
 
 WORST_FIRST = ("failed", "partial", "final")

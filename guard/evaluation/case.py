@@ -132,8 +132,8 @@ def judge(case: Case, policy: Policy, report: Report, seconds: float) -> CaseRes
     if report.events.lost:
         expected += case.expect_if_lost
     found = report.incidents
-    lacking = score.missing(expected, found)
-    wrong = score.false_incidents(case, found, policy.penalty.min_confidence)
+    labelled = score.labelled(case, expected, found)
+    lacking, wrong = labelled.missing(), labelled.false_alarms(policy.penalty.min_confidence)
     state: State
     if report.failure or report.status == "failed":
         state = "broken"

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from invigilator.guard.evaluation.report import CaseResult, EvaluationReport, Share
+from invigilator.detectors.evaluate import Proportion
+from invigilator.guard.evaluation.report import CaseResult, EvaluationReport
 from invigilator.incidents.records import Incident
 
 EVIDENCE_SHOWN = 3
@@ -158,9 +159,9 @@ def _cases(report: EvaluationReport) -> Iterable[str]:
         )
 
 
-def _fraction(share: Share) -> str:
+def _fraction(share: Proportion) -> str:
     return f"{share.hits}/{share.of}"
 
 
-def _interval(share: Share) -> str:
+def _interval(share: Proportion) -> str:
     return "" if share.value is None else f"{share.low:.2f}–{share.high:.2f}"

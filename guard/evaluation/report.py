@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from invigilator.detectors.evaluate import Proportion
 from invigilator.incidents.records import Incident, Outcome, Status
 
 State = Literal["hit", "miss", "clean", "false_alarm", "held", "broken", "skipped"]
@@ -46,16 +47,6 @@ class CaseResult(_Record):
     seconds: float = 0.0
 
 
-class Share(_Record):
-    """A share `hits / of` with its 95 % interval; `value` None where there is nothing to divide by."""
-
-    hits: int
-    of: int
-    value: float | None
-    low: float
-    high: float
-
-
 class KindScore(_Record):
     """One kind over the whole evaluation, counted in cases.
 
@@ -65,9 +56,9 @@ class KindScore(_Record):
     """
 
     kind: str
-    recall: Share
-    precision: Share
-    alarms: Share
+    recall: Proportion
+    precision: Proportion
+    alarms: Proportion
     clean: bool
 
 
