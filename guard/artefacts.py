@@ -2,27 +2,63 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import asdict
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from invigilator.profiles import canonical, limits, network, protected, seccomp
+from invigilator.profiles import apparmor, canonical, limits, network, protected, seccomp
+from invigilator.profiles.library import Loaded
 from invigilator.profiles.paths import to_text
 from invigilator.profiles.policy import PhaseName, Policy
 
+Tier = Literal["apparmor", "seccomp", "network", "cgroup"]
+TIERS: tuple[Tier, ...] = get_args(Tier)
 
-def compile_all(policy: Policy, *, resolve: bool) -> dict[str, bytes]:
+
+def compile_all(loaded: Loaded, *, resolve: bool) -> dict[str, bytes]:
     """File name → content. `resolve`: turn names in network rules into addresses, else keep them."""
+    policy = loaded.policy
     found = {
         "policy.json": canonical.dumps(policy.model_dump(mode="json")) + b"\n",
         "versions.json": _json(canonical.policy_versions(policy)._asdict()),
         "limits.json": _json(asdict(limits.compile(policy))),
     }
     for phase in get_args(PhaseName):
+        found[f"{phase}.apparmor"] = apparmor.compile(loaded, phase).text.encode()
         found[f"seccomp-{phase}.bpf"] = seccomp.compile(policy, phase)
+        found[f"seccomp-{phase}.json"] = _json(_calls(policy, phase))
         found[f"network-{phase}.json"] = _json(_network(policy, phase, resolve=resolve))
         found[f"paths-{phase}.json"] = _json(_paths(policy, phase))
     return found
+
+
+def readable(loaded: Loaded, phase: PhaseName, tier: Tier, *, resolve: bool) -> str:
+    """One tier's artefact of a phase, to be read: AppArmor's profile as it stands, all else as JSON."""
+    policy = loaded.policy
+    if tier == "apparmor":
+        return apparmor.compile(loaded, phase).text
+    made: dict[str, Any] = {
+        "seccomp": lambda: _calls(policy, phase),
+        "network": lambda: _network(policy, phase, resolve=resolve),
+        "cgroup": lambda: _limits(policy),
+    }[tier]()
+    return json.dumps(made, indent=2) + "\n"
+
+
+def _calls(policy: Policy, phase: PhaseName) -> dict[str, Any]:
+    """What the filter refuses, by which key of the policy, and what no filter can."""
+    made = seccomp.build(policy, phase)
+    refused = [
+        {"call": one.call, "errno": errno.errorcode[one.errno], "by": ".".join(map(str, one.where))}
+        for one in made.refusals
+    ]
+    return {"instructions": len(made.program) // 8, "refused": refused, "not_expressed": made.unexpressed}
+
+
+def _limits(policy: Policy) -> dict[str, Any]:
+    made = limits.compile(policy)
+    return {"limits": asdict(made), "v2": made.v2(), "v1": made.v1()}
 
 
 def _network(policy: Policy, phase: PhaseName, *, resolve: bool) -> dict[str, Any]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from invigilator.profiles import library, seccomp
+from invigilator.profiles import apparmor, library, seccomp
+from invigilator.profiles.apparmor import ParserMissingError, parser, raw
+from invigilator.profiles.apparmor.parser import CompileError
+from invigilator.profiles.conflicts import PHASES
 from invigilator.profiles.errors import PolicyError, Problem
 from invigilator.profiles.kinds import kinds
 from invigilator.profiles.library import Loaded
@@ -34,7 +37,13 @@ def check(name_or_path: str, detectors: Mapping[str, DetectorFacts] | None = Non
 
 def check_loaded(loaded: Loaded, detectors: Mapping[str, DetectorFacts] | None = None) -> list[Problem]:
     """As `check`, of a policy that was loaded: warnings, and errors that need the installed detectors."""
-    problems = [*loaded.warnings, *_weights(loaded), *_syscalls(loaded), *_dropped_denials(loaded)]
+    problems = [
+        *loaded.warnings,
+        *_weights(loaded),
+        *_syscalls(loaded),
+        *_dropped_denials(loaded),
+        *_profiles(loaded),
+    ]
     if detectors is not None:
         problems += _installed(loaded, detectors)
     return _in_order(problems)
@@ -69,12 +78,31 @@ def _syscalls(loaded: Loaded) -> Iterator[Problem]:
     except RuntimeError as error:
         yield _warning(loaded, ("syscalls",), f"system calls were not checked: {error}", "")
         return
-    for index, name in enumerate(loaded.policy.syscalls.deny):
+    listed: list[tuple[tuple[str | int, ...], str]] = [
+        (("syscalls", "deny", index), name) for index, name in enumerate(loaded.policy.syscalls.deny)
+    ]
+    for number, rule in enumerate(loaded.policy.seccomp.raw):
+        listed += [
+            (("seccomp", "raw", number, "names", index), name) for index, name in enumerate(rule.names)
+        ]
+    for where, name in listed:
         if not seccomp.known(name):
             message = f"this machine's libseccomp knows no system call `{name}`: it is not refused"
-            yield _warning(
-                loaded, ("syscalls", "deny", index), message, "check the spelling (man 2 syscalls)"
-            )
+            yield _warning(loaded, where, message, "check the spelling (man 2 syscalls)")
+
+
+def _profiles(loaded: Loaded) -> Iterator[Problem]:
+    """What apparmor_parser says of the rules in its own language."""
+    policy = loaded.policy
+    for phase in PHASES:
+        if not raw.of(policy, phase):
+            continue
+        try:
+            parser.run(apparmor.compile(loaded, phase), None)
+        except PolicyError as error:
+            yield from error.problems
+        except (ParserMissingError, CompileError) as error:
+            yield _warning(loaded, ("apparmor", "raw"), f"these rules were not checked: {error}", "")
 
 
 def _dropped_denials(loaded: Loaded) -> Iterator[Problem]:

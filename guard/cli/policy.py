@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from invigilator.profiles.check import DetectorFacts
+    from invigilator.profiles.policy import PhaseName
 
 PolicyArgument = Annotated[
     str, typer.Argument(metavar="POLICY", help="A name of the library, or the path of a YAML file.")
@@ -35,12 +36,25 @@ class Phase(StrEnum):
     verify = "verify"
 
 
+class Tier(StrEnum):
+    """What artefacts are made for."""
+
+    apparmor = "apparmor"
+    seccomp = "seccomp"
+    network = "network"
+    cgroup = "cgroup"
+
+
 class Action(StrEnum):
     """What explain can be asked about."""
 
     read = "read"
     write = "write"
+    append = "append"
     exec = "exec"
+    link = "link"
+    lock = "lock"
+    mmap = "mmap"
     connect = "connect"
     syscall = "syscall"
 
@@ -146,7 +160,9 @@ def show(
 @group.command()
 def explain(
     policy: PolicyArgument,
-    action: Annotated[Action, typer.Argument(help="read, write, exec, connect or syscall.")],
+    action: Annotated[
+        Action, typer.Argument(help="read, write, append, exec, link, lock, mmap, connect or syscall.")
+    ],
     target: Annotated[str, typer.Argument(help="A path, HOST:PORT[/udp], or a call's name.")],
     phase: Annotated[Phase, typer.Option(help="In which phase.")] = Phase.agent,
     resolve: Annotated[bool, typer.Option("--resolve", help="Look names of rules up (DNS).")] = False,
@@ -206,20 +222,40 @@ def compile_policy(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder to write the artefacts into.")
     ] = None,
+    phase: Annotated[Phase | None, typer.Option(help="Print this phase's artefacts.")] = None,
+    tier: Annotated[list[Tier] | None, typer.Option(help="Print this tier's; again for more.")] = None,
     resolve: Annotated[bool, typer.Option("--resolve", help="Turn names into addresses (DNS).")] = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Make a policy's artefacts: seccomp filters, network rules, limits, path classes, by phase.
+    """Make a policy's artefacts: AppArmor profiles, seccomp filters, network rules, limits, path classes.
+
+    With --phase or --tier they are printed, to be read; with --out they are written; else they are listed.
 
     \b
-    Example:
+    Examples:
+      guard policy compile swe-task --phase agent --tier apparmor
       guard policy compile swe-task --out build/swe-task
     """
-    from invigilator.guard.artefacts import compile_all
+    from invigilator.guard.artefacts import TIERS, compile_all, readable
     from invigilator.guard.cli.output import print_json, print_table
     from invigilator.profiles import library
 
-    found = compile_all(library.load(policy), resolve=resolve)
+    loaded = library.load_with_places(policy)
+    if phase is not None or tier:
+        wanted = [one.value for one in tier or ()]
+        chosen: PhaseName = (phase or Phase.agent).value
+        texts = {
+            name: readable(loaded, chosen, name, resolve=resolve)
+            for name in TIERS
+            if not wanted or name in wanted
+        }
+        if json_output:
+            print_json(texts)
+            return
+        for title, text in texts.items():
+            print(f"# --- {title}, phase {chosen}\n{text}" if len(texts) > 1 else text, end="")
+        return
+    found = compile_all(loaded, resolve=resolve)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in found.items():
@@ -230,7 +266,51 @@ def compile_policy(
         return
     print_table(("artefact", "bytes"), [(fact["artefact"], fact["bytes"]) for fact in facts])
     if out is None:
-        print("nothing was written; name a folder with --out")
+        print("nothing was written; name a folder with --out, or a tier with --tier")
+
+
+@group.command("import")
+def import_policy(
+    file: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file of AppArmor profiles.")],
+    profile: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which profile, where the file has several.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The policy's name.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the policy there.")] = None,
+    base: Annotated[Path, typer.Option(metavar="DIR", help="Where `include <...>` looks.")] = Path(
+        "/etc/apparmor.d"
+    ),
+    json_output: JsonOption = False,
+) -> None:
+    """Turn an existing AppArmor profile into a policy.
+
+    What the policy language can say is said in it; the rest goes to `apparmor.raw`. What became of each rule
+    is told on standard error.
+
+    \b
+    Example:
+      guard policy import /etc/apparmor.d/usr.bin.tool --out tool.yaml
+    """
+    import sys
+
+    from invigilator.guard.cli.output import plain, print_json
+    from invigilator.profiles.apparmor.importing import import_profile
+
+    found = import_profile(file, name=name, profile=profile, base=base)
+    if out is not None:
+        out.write_text(found.text, encoding="utf-8")
+    if json_output:
+        print_json({"policy": found.text, "rules": [asdict(note) for note in found.notes]})
+        return
+    for note in found.notes:
+        print(plain(note), file=sys.stderr)
+    counts = {
+        fate: sum(note.fate == fate for note in found.notes)
+        for fate in ("policy", "given", "raw", "left out")
+    }
+    print(", ".join(f"{count} {fate}" for fate, count in counts.items()), file=sys.stderr)
+    if out is None:
+        print(found.text, end="")
 
 
 @group.command()

@@ -178,7 +178,15 @@ def _ends_at_newline(words: list[str]) -> bool:
 
 
 def _joined(words: list[str]) -> str:
-    return re.sub(r"\s*\n\s*", " ", "".join(words)).strip()
+    """With one space where there were several, but for those in quotes."""
+    found = ""
+    for word in words:
+        if word.startswith('"'):
+            found += word
+        else:
+            plain = re.sub(r"\s+", " ", word)
+            found += plain.lstrip(" ") if found.endswith(" ") else plain
+    return found.strip()
 
 
 def _tokens(text: str) -> Iterator[tuple[str, int]]:
@@ -196,7 +204,8 @@ def _token(text: str, at: int, line: int) -> tuple[int, str]:
     here = text[at]
     if here == '"':
         return _quoted(text, at, line)
-    if here == "#" and not re.match(r"#include\b", text[at:]):
+    begins = at == 0 or text[at - 1].isspace() or text[at - 1] in ",{}()"
+    if here == "#" and begins and not text.startswith("#include", at):
         end = text.find("\n", at)
         return (len(text) if end < 0 else end), " "
     if here == "\\":
@@ -207,8 +216,8 @@ def _token(text: str, at: int, line: int) -> tuple[int, str]:
 
 
 def _is_block(text: str, at: int) -> bool:
-    """After a space a brace opens a block; inside a word it is an alternation or a variable's."""
-    return at == 0 or text[at - 1].isspace()
+    """Between spaces a brace opens a block; beside a letter it is an alternation or a variable's."""
+    return (at == 0 or text[at - 1].isspace()) and not text[at + 1 : at + 2].strip()
 
 
 def _quoted(text: str, at: int, line: int) -> tuple[int, str]:
