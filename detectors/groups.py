@@ -1,8 +1,8 @@
 """Hits, gathered into what an incident says: one group per (outcome, phase, step) of a detector.
 
 A group counts its proofs, or, where it has none, its signs. Its evidence is the surest and earliest of its
-events. Hits that depend on whether their process met the object on a walk are kept by process and folder
-until they are settled.
+events. Hits that depend on whether their process met the object on a walk are kept by process, folder and
+sort of file until they are settled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from invigilator.detectors.base import BULK, STRONG, Hits, Intent, Rows, Use
-from invigilator.detectors.walks import Met, Process
+from invigilator.detectors.walks import Met, Process, sort_of
 from invigilator.ebpf.events import EventBatch
 from invigilator.incidents.records import EVIDENCE_MAX
 from invigilator.profiles.paths import canonical
@@ -79,7 +79,7 @@ class Groups:
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
         self._settled: dict[tuple[GroupKey, bool], Tally] = {}
-        self._open: dict[tuple[Process, Process, bytes], dict[tuple[GroupKey, bool], Tally]] = {}
+        self._open: dict[tuple[Process, Process, bytes, bytes], dict[tuple[GroupKey, bool], Tally]] = {}
 
     def add(self, hits: Hits) -> None:
         """Gather hits; of one detector they come in `seq` order, those of `standing` excepted."""
@@ -129,12 +129,12 @@ class Groups:
         return packed
 
     def _owners(self, hits: Hits, r: Any) -> npt.NDArray[np.int64]:
-        """A number for the process and the folder of each soft hit; 0 for the others."""
+        """A number for the process, the folder and the sort of each soft hit; 0 for the others."""
         if not hits.soft.any():
             return np.zeros(len(r), np.int64)
         strings = hits.batch.strings
         codes, folder = np.unique(_named(r), return_inverse=True)
-        names = [_folder(strings[code]) for code in codes.tolist()]
+        names = [_place(strings[code]) for code in codes.tolist()]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         folder = np.array([numbers[name] for name in names], np.int64)[folder]
         key = np.stack([r["start_ns"].astype(np.int64), r["pid"].astype(np.int64), folder], axis=1)
@@ -149,8 +149,7 @@ class Groups:
         if hits.soft[first]:
             process = (int(record["pid"]), int(record["start_ns"]))
             parent = (int(record["ppid"]), int(record["parent_start_ns"]))
-            folder = _folder(hits.batch.strings[int(_named(record))])
-            owner = (process, parent, folder)
+            owner = (process, parent, *_place(hits.batch.strings[int(_named(record))]))
             if owner in self._open or len(self._open) < UNSETTLED_MAX:
                 target = self._open.setdefault(owner, {})
         band = (key, bool(hits.confidence[first] >= STRONG))
@@ -187,8 +186,10 @@ def _named(r: Any) -> Any:
     return np.where(r["path"] != 0, r["path"], r["path2"])
 
 
-def _folder(path: bytes) -> bytes:
-    return canonical(path).rpartition(b"/")[0] or b"/"
+def _place(path: bytes) -> tuple[bytes, bytes]:
+    """The folder of an object, and its sort."""
+    path = canonical(path)
+    return path.rpartition(b"/")[0] or b"/", sort_of(path)
 
 
 def _copied(tally: Tally) -> Tally:

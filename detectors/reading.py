@@ -13,7 +13,7 @@ from invigilator.detectors.context import Context
 from invigilator.detectors.kept import Firsts
 from invigilator.detectors.scene import Scene
 from invigilator.detectors.touches import Act, Touches, first_acts, is_kind
-from invigilator.detectors.walks import Met
+from invigilator.detectors.walks import Met, sort_of
 from invigilator.ebpf.events import EventClass, Kind
 
 READS = frozenset(
@@ -79,7 +79,8 @@ def met(context: Context, firsts: Firsts, paths: Sequence[bytes]) -> Mask:
     for at in np.flatnonzero(found & ((first_acts(r) & Act.READ) != 0)).tolist():
         pid, start, ppid, parent_start = r[at][list(_PROCESS_FIELDS)].item()
         folder, seq = paths[at].rpartition(b"/")[0] or b"/", int(r["seq"][at])
-        found[at] = context.walks.is_met(Met((pid, start), (ppid, parent_start), folder, seq, seq))
+        who = ((pid, start), (ppid, parent_start))
+        found[at] = context.walks.is_met(Met(*who, folder, sort_of(paths[at]), seq, seq))
     return found
 
 

@@ -5,8 +5,10 @@ own libraries; a targeted read lists none. Whether a process is a walker is know
 hits that depend on it are settled when incidents are asked for.
 
 A walk excuses the reading of a file only where that lies on its way: the walk had listed the file's folder,
-reads other files too, and either was in that folder still, or went on to list more, or reads whatever it had
-listed. A file opened by itself after a walk, or instead of what lies beside it, was looked for.
+reads other files of the folders that it lists, either all of them or those of one sort, and was in that
+folder still, or went on to list more, or reads whatever it had listed. A file opened by itself after a walk,
+instead of what lies beside it, or beside a few decoys, was looked for. A walk that reads as much of the rest
+as grep -r does, or as many files of the same sort, is none that could be told from it.
 """
 
 from __future__ import annotations
@@ -32,13 +34,16 @@ PROCESSES_MAX = 100_000
 """Processes whose listings are counted in one sandbox; later ones are no walkers."""
 
 READ_MIN = 3
-"""Other files that a walk which reads has read, in folders that it listed."""
+"""Other files that a walk which reads has read, in folders that it listed; of the same sort, or one for every
+`FOLDERS_A_FILE` folders."""
+FOLDERS_A_FILE = 4
 READ_MANY = 32
 """Files read from which a process reads whatever it had listed before."""
 KEPT_MAX = 1 << 16
 """Protected folders whose listing is remembered in one sandbox; a file in another was not met."""
-OPEN_FOLDERS_MAX = 64
-"""Of one process, folders remembered in which reads count."""
+OPEN_FOLDERS_MAX = 1024
+"""Of one process, folders remembered in which reads count; of all together, `ALL_FOLDERS_MAX`."""
+ALL_FOLDERS_MAX = 1 << 18
 
 _SYSTEM = (b"/usr/", b"/opt/", b"/nix/", b"/snap/")
 _NEVER = (1 << 64) - 1
@@ -48,11 +53,12 @@ Process = tuple[int, int]
 
 
 class Met(NamedTuple):
-    """What a process did to the objects in one folder: `first` and `last` are `seq`."""
+    """What a process did to the objects of one sort in one folder: `first` and `last` are `seq`."""
 
     process: Process
     parent: Process
     folder: bytes
+    sort: bytes
     first: int
     last: int
 
@@ -79,6 +85,7 @@ class Walks:
         self._elsewhere = (*_SYSTEM, *own)
         self._ways: dict[Process, _Way] = {}
         self._kept = 0
+        self._folders = 0
 
     def observe(self, scene: Scene) -> None:
         """Take in the next events' listings and reads."""
@@ -113,11 +120,12 @@ class Walks:
         unprotected = scene.cls[run] == 0
         for one in np.unique(code[unprotected]).tolist():
             folder = scene.batch.strings[one]
-            if not (folder + b"/").startswith(self._elsewhere):
-                if len(way.foreign) < FOLDERS:
-                    way.foreign.add(folder)
-                if len(way.folders) < OPEN_FOLDERS_MAX:
-                    way.folders.add(folder)
+            if len(way.foreign) < FOLDERS and not (folder + b"/").startswith(self._elsewhere):
+                way.foreign.add(folder)
+            room = len(way.folders) < OPEN_FOLDERS_MAX and self._folders < ALL_FOLDERS_MAX
+            if room and folder not in way.folders:
+                self._folders += 1
+                way.folders.add(folder)
 
     def _observe_reads(self, scene: Scene) -> None:
         """Files read in folders that their process, or the one that started it for each file, had listed."""
@@ -146,10 +154,26 @@ class Walks:
 
 def _on_the_way(way: _Way, met: Met) -> bool:
     since, left = way.kept.get(met.folder, (_NEVER, _NEVER))
-    if since > met.first or len(way.read) < READ_MIN:
+    if since > met.first or not _reads_alike(way, met.sort):
         return False
     reads_all = len(way.read) >= READ_MANY and way.last_read > met.last
     return met.last < max(left, way.last_listing) or reads_all
+
+
+def _reads_alike(way: _Way, sort: bytes) -> bool:
+    """Whether it reads of the rest as much as grep -r does, or files of that sort."""
+    read = len(way.read)
+    if read >= READ_MANY:
+        return True
+    alike = sum(sort_of(path) == sort for path in way.read)
+    return alike >= READ_MIN or (read >= READ_MIN and read * FOLDERS_A_FILE >= len(way.folders))
+
+
+def sort_of(path: bytes) -> bytes:
+    """What files that a pattern of names picks have in common: the suffix, or the name where it has none."""
+    name = path.rpartition(b"/")[2]
+    stem, dot, suffix = name.rpartition(b".")
+    return suffix if dot and stem else name
 
 
 def _read(scene: Scene, way: _Way, run: Rows) -> None:
