@@ -19,8 +19,8 @@ from invigilator.guard.pipeline import Watched
 from invigilator.guard.services import Services
 from invigilator.incidents.stamp import Origin, wall_offset_ns
 from invigilator.profiles import network
+from invigilator.profiles.access import only_apparmor
 from invigilator.profiles.policy import PhaseName, Policy
-from invigilator.profiles.protected import platform_denials
 from invigilator.sandbox.base import Backend, CanaryFile, Mount, Sandbox, SandboxSpec
 
 PHASES: Mapping[PhaseName, Phase] = {"setup": Phase.SETUP, "agent": Phase.AGENT, "verify": Phase.VERIFY}
@@ -107,11 +107,10 @@ def _refuse_unenforced(policy: Policy, enforcement: Mapping[str, str]) -> None:
     """No sandbox under a policy that says denied where nothing denies."""
     if policy.mode != "enforce" or enforcement.get("apparmor") == "enforce":
         return
-    for phase, name in platform_denials(policy):
+    for _, what in only_apparmor(policy):
         raise RolloutError(
-            f"policy {policy.name}: phases.{phase}.protected.{name} denies what only AppArmor can,"
-            " and it is not in force here",
-            fix="write `watch` there, or `mode: observe`",
+            f"policy {policy.name}: {what} denies what only AppArmor can, and it is not in force here",
+            fix="write `watch` there or take it out, or `mode: observe`; `guard doctor` says why",
         )
 
 

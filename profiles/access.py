@@ -20,6 +20,7 @@ SIDES: dict[FileAccess, Literal["read", "write"]] = {
     "write": "write", "append": "write", "link": "write",
 }  # fmt: skip
 """By which of a class's two sides an access is decided."""
+PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
 
 
 class Decision(NamedTuple):
@@ -92,3 +93,26 @@ def _allowing(policy: Policy, phase: PhaseName, access: FileAccess, path: bytes)
         if _about("file", pattern, frozenset(letters), access, path):
             return Decision(False, "what every program needs", ("filesystem", "default_action"))
     return None
+
+
+def only_apparmor(policy: Policy) -> list[tuple[Where, str]]:
+    """(where, what) of all that the policy refuses and no other tier than AppArmor can: where it is not in
+    force, such a policy would say denied and nothing would deny."""
+    found: list[tuple[Where, str]] = [
+        (("phases", phase, "protected", name), f"phases.{phase}.protected.{name}")
+        for phase, name in protected.platform_denials(policy)
+    ]
+    files = policy.filesystem
+    if files.default_action == "deny":
+        found.append((("filesystem", "default_action"), "filesystem.default_action"))
+    found += [
+        (("filesystem", "files", index), f"filesystem.files.{index}")
+        for index, rule in enumerate(files.files)
+        if rule.deny
+    ]
+    for phase in PHASES:
+        for rule, where in raw.of(policy, phase):
+            said = (where, ".".join(map(str, where)))
+            if rule.deny and said not in found:
+                found.append(said)
+    return found

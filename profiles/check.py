@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from invigilator.profiles import apparmor, library, seccomp
+from invigilator.profiles.access import PHASES
 from invigilator.profiles.apparmor import ParserMissingError, parser, raw
 from invigilator.profiles.apparmor.parser import CompileError
-from invigilator.profiles.conflicts import PHASES
 from invigilator.profiles.errors import PolicyError, Problem
 from invigilator.profiles.kinds import kinds
 from invigilator.profiles.library import Loaded

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from invigilator.profiles import protected
-from invigilator.profiles.access import SIDES
+from invigilator.profiles.access import PHASES, SIDES, only_apparmor
 from invigilator.profiles.apparmor import files as profile_files
 from invigilator.profiles.apparmor import globs, raw
 from invigilator.profiles.apparmor.profile import NAME_FIX, unnameable
@@ -20,7 +20,6 @@ from invigilator.profiles.paths import to_bytes, to_text
 from invigilator.profiles.policy import CallRule, FileAccess, PhaseName, Policy
 
 Where = tuple[str | int, ...]
-PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
 _OWN_FOLDERS = re.compile(
     rb"/proc/(?:self|thread-self|[0-9]+)(?:/task/[0-9]+)?/(?:cwd|exe|fd|map_files)(?=/|\Z)"
 )
@@ -211,9 +210,14 @@ def _calls(policy: Policy) -> Iterator[Finding]:
 def _unenforced(policy: Policy) -> Iterator[Finding]:
     if policy.mode == "observe" or "apparmor" in policy.require:
         return
-    for where, what in protected.only_apparmor(policy):
+    for where, what in only_apparmor(policy):
         message = f"only AppArmor can refuse what {what} says: without it no sandbox starts"
-        yield Finding(where, message, "require apparmor, or take it out", "warning")
+        fix = "require apparmor, or take it out"
+        if "protected" in where:
+            denied = f"the class `{where[3]}` in phase {where[1]}"
+            message = f"only AppArmor can deny {denied}: without it no sandbox starts"
+            fix = "write `watch` there, or require apparmor"
+        yield Finding(where, message, fix, "warning")
 
 
 def _list(access: frozenset[FileAccess]) -> str:

@@ -108,28 +108,3 @@ def platform_denials(policy: Policy) -> list[tuple[PhaseName, str]]:
         for name, access in rules.protected.items()
         if "deny" in (access.read, access.write)
     ]
-
-
-def only_apparmor(policy: Policy) -> list[tuple[tuple[str | int, ...], str]]:
-    """(where, what) of all that the policy refuses and no other tier than AppArmor can: where it is not in
-    force, such a policy would say denied and nothing would deny."""
-    found: list[tuple[tuple[str | int, ...], str]] = []
-    for phase, name in platform_denials(policy):
-        where: tuple[str | int, ...] = ("phases", phase, "protected", name)
-        found.append((where, f"phases.{phase}.protected.{name}"))
-    files = policy.filesystem
-    if files.default_action == "deny":
-        found.append((("filesystem", "default_action"), "filesystem.default_action"))
-    found += [
-        (("filesystem", "files", index), f"filesystem.files.{index}")
-        for index, rule in enumerate(files.files)
-        if rule.deny
-    ]
-    if policy.apparmor.raw:
-        found.append((("apparmor", "raw"), "apparmor.raw"))
-    found += [
-        (("phases", phase, "apparmor", "raw"), f"phases.{phase}.apparmor.raw")
-        for phase, rules in policy.phases.items()
-        if rules.apparmor is not None and rules.apparmor.raw
-    ]
-    return found
