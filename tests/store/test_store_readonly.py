@@ -18,6 +18,7 @@ from invigilator.incidents.spool import Spool
 from invigilator.incidents.sqltext import NotAllowedError
 from invigilator.incidents.store import Limits, Store, StoreError
 
+MANY = settings.default.max_examples * 4
 TABLES = frozenset({"events", "incidents", "segments"})
 
 READS = [
@@ -289,7 +290,7 @@ def test_a_quoted_name_ends_no_statement(store: Store) -> None:
 
 
 @given(st.text(max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=MANY)
 def test_a_text_is_written_anew_as_the_text_that_was_meant(text: str) -> None:
     literal = "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
     assert readonly.admit(f"SELECT {literal}", TABLES) == f"SELECT {literal}"
@@ -298,7 +299,7 @@ def test_a_text_is_written_anew_as_the_text_that_was_meant(text: str) -> None:
 @example('";"')
 @example("1 AS `;`")
 @given(st.text(alphabet="SELECTfromINeventsysm.(),'\"`\\{}[]*/-;#$ \n:=x1", max_size=80))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=MANY)
 def test_whatever_is_admitted_is_admitted_again_unchanged(tail: str) -> None:
     try:
         once = readonly.admit(f"SELECT {tail}", TABLES)
