@@ -55,9 +55,7 @@ class CopyBack:
 
     def folder(self, upper: int, path: bytes) -> None:
         """Bring home the changes of one upper folder; `path` is below the workspace, b"" itself."""
-        with os.scandir(upper) as entries:
-            found = sorted((os.fsencode(entry.name), entry.stat(follow_symlinks=False)) for entry in entries)
-        for name, state in found:
+        for name, state in _entries(upper):
             here = path + b"/" + name if path else name
             if self._as_planted(here, state):
                 continue
@@ -103,19 +101,21 @@ class CopyBack:
     def gather(self, upper: int, path: bytes) -> None:
         """Take renamed folders first, under other names: most of their content lies in the host's folder
         itself, under the old name, which the changes are about to alter."""
-        with os.scandir(upper) as entries:
-            found = [(os.fsencode(entry.name), entry.is_dir(follow_symlinks=False)) for entry in entries]
-        for name, folder in found:
-            if not folder or self.depth >= DEPTH_MAX:
+        for name, state in _entries(upper):
+            if not stat.S_ISDIR(state.st_mode) or self.depth >= DEPTH_MAX:
                 continue
             here = path + b"/" + name if path else name
             self.depth += 1
-            with files.opened(os.open(name, _FOLDER, dir_fd=upper)) as inner:
-                if _has(inner, "redirect"):
-                    self._pick_up(here)
-                else:
-                    self.gather(inner, here)
-            self.depth -= 1
+            try:
+                with files.opened(os.open(name, _FOLDER, dir_fd=upper)) as inner:
+                    if _has(inner, "redirect"):
+                        self._pick_up(here)
+                    else:
+                        self.gather(inner, here)
+            except OSError as error:  # somebody changes it under our hands
+                self._skip(here, error.strerror or str(error))
+            finally:
+                self.depth -= 1
 
     def forget(self) -> None:
         """Remove what was gathered and found no place."""
@@ -225,6 +225,16 @@ def copy_back(
         finally:
             journey.forget()
     return journey.skipped
+
+
+def _entries(folder: int) -> list[tuple[bytes, os.stat_result]]:
+    """What a folder holds, sorted by name; without what goes away meanwhile."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                found.append((os.fsencode(entry.name), entry.stat(follow_symlinks=False)))
+    return sorted(found)
 
 
 def _has(fd: int, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What many sandboxes cost while they live, each with its detectors, and what many short ones leave behind."""
+"""What many sandboxes with their detectors cost while they live, and what many short ones leave behind."""
 
 from __future__ import annotations
 
