@@ -2,12 +2,9 @@
 /* Files: what was opened and changed through a descriptor. An object is told from the kernel's own structures. */
 #pragma once
 
-#include "record.h"
+#include "resolve.h"
 
 #define O_WRITES 3 /* O_ACCMODE: anything but O_RDONLY writes */
-#define S_IFMT 0170000
-#define S_IFREG 0100000
-#define S_IFDIR 0040000
 #define MAP_SHARED_BITS 0x03 /* MAP_SHARED 1, MAP_SHARED_VALIDATE 3 */
 #define MAP_ANONYMOUS 0x20
 
@@ -38,6 +35,15 @@ static __always_inline bool first_touch(struct file *file, struct inode *inode, 
 	return true;
 }
 
+/* A name that failed: sought where something may be there, which is seldom; of what is not there, as it was said. */
+static __always_inline void tried(struct scratch *s, int folder, __u64 path)
+{
+	bool absent = s->call.result == -ENOENT || s->call.result == -ENOTDIR;
+
+	s->e.path = located(folder, path, absent ? LAST_SAID : LAST_FOLLOWED);
+	take_led_to(s);
+}
+
 static __always_inline int opened(__u64 path, int folder, __u64 flags, __u64 mode)
 {
 	struct scratch *s = begin(EVENT_OPEN, CLASS_FILE);
@@ -49,7 +55,7 @@ static __always_inline int opened(__u64 path, int folder, __u64 flags, __u64 mod
 	s->e.a0 = flags;
 	s->e.a1 = mode;
 	if (s->call.result < 0) {
-		s->e.path = named(folder, path);
+		tried(s, folder, path);
 		s->e.path2 = said(path);
 		return finish();
 	}
@@ -110,7 +116,7 @@ __noinline int looked(int folder, __u64 path)
 
 	if (!s)
 		return 0;
-	s->e.path = named(folder, path);
+	tried(s, folder, path);
 	s->e.path2 = said(path);
 	return finish();
 }

@@ -24,6 +24,10 @@ typedef _Bool bool;
 #define FMODE_WRITE 0x2               /* include/linux/fs.h */
 #define FMODE_CREATED 0x100000
 #define TMPFS_MAGIC 0x01021994        /* include/uapi/linux/magic.h */
+#define S_IFMT 0170000               /* include/uapi/linux/stat.h */
+#define S_IFLNK 0120000
+#define S_IFREG 0100000
+#define S_IFDIR 0040000
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -40,6 +44,10 @@ typedef struct seqcount seqcount_t;
 struct seqcount_spinlock { seqcount_t seqcount; };
 typedef struct seqcount_spinlock seqcount_spinlock_t;
 struct hlist_bl_node { struct hlist_bl_node *next, **pprev; };
+struct list_head { struct list_head *next; };
+struct hlist_node { struct hlist_node *next; };
+struct hlist_head { struct hlist_node *first; };
+enum dentry_flags { DCACHE_MOUNTED = 0x8000 };
 struct super_block;
 typedef struct { unsigned int val; } kuid_t;
 struct inode {
@@ -51,17 +59,31 @@ struct inode {
 	__u32 i_rdev;
 	long long i_size;
 	__u32 i_generation;
+	char *i_link;
 };
 struct dentry {
+	unsigned int d_flags;
 	seqcount_spinlock_t d_seq;
 	struct hlist_bl_node d_hash;
 	struct dentry *d_parent;
 	struct qstr d_name;
 	struct inode *d_inode;
 	struct super_block *d_sb;
+	struct hlist_node d_sib;
+	struct hlist_head d_children;
 };
 struct super_block { __u32 s_dev; unsigned long s_magic; struct dentry *s_root; };
 struct vfsmount { struct dentry *mnt_root; };
+struct mount {
+	struct mount *mnt_parent;
+	struct dentry *mnt_mountpoint;
+	struct vfsmount mnt;
+	struct list_head mnt_mounts;
+	struct list_head mnt_child;
+};
+struct ovl_path { struct dentry *dentry; };
+struct ovl_entry { unsigned int __numlower; struct ovl_path __lowerstack[1]; };
+struct ovl_inode { struct inode vfs_inode; struct dentry *__upperdentry; struct ovl_entry *oe; };
 struct path { struct vfsmount *mnt; struct dentry *dentry; };
 struct file {
 	unsigned int f_mode;
@@ -81,7 +103,7 @@ struct cred { kuid_t euid; };
 struct mm_struct { unsigned long arg_start, arg_end; struct file *exe_file; };
 struct thread_info { __u32 status; };
 struct upid { int nr; };
-struct pid { unsigned int level; struct upid numbers[1]; };
+struct pid { unsigned int level; struct hlist_head tasks[4]; struct upid numbers[1]; };
 struct task_struct {
 	struct thread_info thread_info;
 	struct pid *thread_pid;
@@ -97,7 +119,9 @@ struct task_struct {
 	struct files_struct *files;
 	struct signal_struct *signal;
 	struct css_set *cgroups;
+	struct hlist_node pid_links[4];
 };
+struct proc_inode { struct pid *pid; unsigned int fd; struct inode vfs_inode; };
 struct linux_binprm { struct file *file; int argc; const char *filename; };
 
 struct pt_regs {

@@ -77,6 +77,12 @@ struct climb { __u64 at; __u64 left; __u32 depth; __u32 done; };       /* from a
 struct spell { __u32 at; __u32 left; __u32 length; __u32 done; };      /* along a DNS name */
 struct gather { __u64 pointers; __u32 width, length, count, cut; };    /* over an argument vector */
 
+/* Along a name that a process said (resolve.h): where it is now, the text still to go, what is looked at. */
+struct way {
+	__u64 dentry, mount, root, root_mount, other, child, hash;
+	__u32 at, name, length, last_name, looked, links, state, last;
+};
+
 #define PIECES 4
 struct piece { __u64 at, length; };
 
@@ -90,6 +96,7 @@ struct scratch {
 	__u64 number;
 	union { struct climb climb; struct spell spell; struct gather gather; };
 	struct piece pieces[PIECES]; /* of what is sent */
+	struct way way;
 	__u32 exe_stale;
 	char text[TEXT_AT + 2 * TEXT_MAX + 64] __attribute__((aligned(8)));
 };
