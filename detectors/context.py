@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from invigilator.detectors.aliases import Aliases
 from invigilator.detectors.ancestry import Marks
+from invigilator.detectors.archives import Archives
 from invigilator.detectors.authored import Authored
 from invigilator.detectors.base import Codes
 from invigilator.detectors.identities import Identities
@@ -84,6 +85,7 @@ class Context:
         self.taken = Taken()
         self.pips = Marks()
         self.authored = Authored()
+        self.archives = Archives()
         self.packagers = Marks()
         self.namespaced = Marks()
         self.ledger = Ledger()

@@ -7,6 +7,7 @@ import re
 _SCRIPT = re.compile(rb"(?:.*/)?(?:pip[0-9.]*|uv|pipx|poetry|pdm|hatch|conda|mamba)\Z")
 _PYTHON = re.compile(rb"(?:.*/)?(?:python|pypy)[0-9.]*\Z")
 _MODULES = frozenset((b"pip", b"uv", b"pipx", b"poetry", b"pdm", b"ensurepip"))
+_BUILD_SCRIPT = re.compile(rb"(?:.*/)?(?:pyproject-build|hatch|hatchling|flit|setup\.py)\Z")
 _INSTALLED = re.compile(rb".*/(?:site|dist)-packages/([^/]+)\.dist-info/[^/]+\Z", re.DOTALL)
 _TOOLS = {
     b"pytest": rb"py\.?test",
@@ -39,6 +40,22 @@ def is_pip(argv: bytes) -> bool:
         if not word.startswith(b"-"):
             return _SCRIPT.match(word) is not None
     return False
+
+
+def is_builder(argv: bytes) -> bool:
+    """Whether a command line runs a tool that builds Python distributions from a project."""
+    words = argv.split(b"\0")
+    if _BUILD_SCRIPT.match(words[0]):
+        return True
+    if not _PYTHON.match(words[0]):
+        return False
+    rest = words[1:]
+    module = rest[rest.index(b"-m") + 1 :][:1] if b"-m" in rest else []
+    script = next((word for word in rest if not word.startswith(b"-")), b"")
+    return (
+        module in ([b"build"], [b"flit"], [b"hatchling"], [b"hatch"])
+        or _BUILD_SCRIPT.match(script) is not None
+    )
 
 
 def distribution(path: bytes) -> bytes | None:

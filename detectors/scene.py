@@ -47,8 +47,9 @@ class Scene:
     manager; `installing`: so is it or an ancestor; `packaging`: its process writes, or has written, the
     metadata of a Python distribution; `by_pip`: it is an installer of such, or an ancestor is. All four are
     evidence of honest work, none is a pass. `employed`: it, or an ancestor, is a package manager that opened
-    a library or an archive of the agent's making, so that it vouches for nothing it replaces. `own_mounts`:
-    the process has a mount namespace of its own making, so that its mounts concern no one else.
+    a library or an archive of the agent's making, so that it vouches for nothing it replaces; `by_hand`: it
+    is an installer of Python's that unpacks an archive which the agent packed by hand. `own_mounts`: the
+    process has a mount namespace of its own making, so that its mounts concern no one else.
     """
 
     def __init__(self, context: Context, batch: EventBatch) -> None:
@@ -85,8 +86,8 @@ class Scene:
         context.ledger.observe(self)
         self.installing: Mask = context.installers.observe(r, self._exec_of(STARTERS))
         self.installer: Mask = self._genuine("exe", INSTALLERS)
-        self.employed: Mask = self._employed()
         self.by_pip: Mask = context.pips.observe(r, self._pip_rows())
+        self.employed, self.by_hand = self._employed()
 
     @cached_property
     def outcome(self) -> Codes:
@@ -267,19 +268,23 @@ class Scene:
         execs = (r["kind"] == Kind.EXEC) & (r["result"] >= 0)
         return np.flatnonzero(execs & self._genuine("path", programs))
 
-    def _employed(self) -> Mask:
+    def _employed(self) -> tuple[Mask, Mask]:
+        """Package managers that work with what the agent made; Python's that unpack what it packed."""
         r, context = self.r, self.context
         reads = self.kind(Kind.OPEN) & ((self.acts & Act.READ) != 0) & ~self.created
         asked = reads & self.judged & self.installing & self._genuine("exe", STARTERS)
         if asked.any():
             asked &= ~self.batch.match("path", lambda path: path.startswith(_CONFIGURATION))
-        marking = context.authored.opened(self, asked)
+        archives = context.archives.reads(self)
+        authored = context.authored.opened(self, asked | archives)
+        marking = authored[asked[authored]]
         above = [
             row
             for row in marking.tolist()
             if context.installers.holds(*r[row][["ppid", "parent_start_ns", "seq"]].item())
         ]
-        return context.employed.observe(r, marking, np.array(above, np.intp))
+        employed = context.employed.observe(r, marking, np.array(above, np.intp))
+        return employed, context.archives.observe(self, archives, authored[archives[authored]])
 
     def _pip_rows(self) -> Rows:
         """Executions of Python's package installers, by programs and scripts that are not the agent's."""
