@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -59,10 +58,8 @@ def test_it_waits_for_a_verdict_that_comes(service: Service, spool_folder: Path)
 def test_what_never_comes_raises_with_the_ids_or_is_none(service: Service, spool_folder: Path) -> None:
     ship_report(service, report("c-here"), spool_folder)
     with PenaltyClient(home=service.home.root) as client:
-        began_s = time.monotonic()
         with pytest.raises(PenaltyUnavailableError) as caught:
             client.batch(["c-here", "c-never"], timeout_s=0.5)
-        assert time.monotonic() - began_s < 5
         assert caught.value.rollout_ids == ("c-never",)
         here, never = client.batch(["c-here", "c-never"], timeout_s=0.5, on_unavailable="none")
         assert (here.value, here.drop) == (0.0, False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +115,7 @@ def test_a_batch_of_32000_is_one_question(service: Service, spool_folder: Path) 
 
     ship_report(service, report("p-many-0"), spool_folder)
     ids = [f"p-many-{number}-with-a-name-of-some-length" for number in range(32_000)]
-    began_s = time.monotonic()
     found = ask(service, [*ids, "p-many-0"])
-    assert time.monotonic() - began_s < 10
     assert [one["status"] for one in found] == ["unavailable"] * 32_000 + ["final"]
     assert pa.types.is_floating(COLUMNS["penalties"]["value"])
     assert ship is not None

