@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from invigilator.profiles import protected
 from invigilator.profiles.apparmor import files as profile_files
 from invigilator.profiles.apparmor import globs, raw
-from invigilator.profiles.apparmor.statements import LETTERS
+from invigilator.profiles.apparmor.statements import LETTERS, Rule
 from invigilator.profiles.paths import canonical, to_bytes, to_text
 from invigilator.profiles.policy import FileAccess, PhaseName, Policy
 
@@ -64,14 +64,16 @@ def _denying_rule(policy: Policy, phase: PhaseName, access: FileAccess, path: by
 
 def _denying_raw(policy: Policy, phase: PhaseName, access: FileAccess, path: bytes) -> Decision | None:
     for rule, where in raw.of(policy, phase):
-        if rule.deny and _about(rule.kind, rule.path, rule.letters, access, path):
+        if rule.deny and _about(rule, access, path):
             return Decision(True, f"apparmor.raw: {rule.text}", where)
     return None
 
 
-def _about(kind: str, pattern: str, letters: frozenset[str], access: FileAccess, path: bytes) -> bool:
-    held = LETTERS[access] in letters or (access == "append" and "w" in letters)
-    return kind in ("file", "link") and held and globs.matches(pattern, path)
+def _about(rule: Rule, access: FileAccess, path: bytes) -> bool:
+    """Whether a rule in AppArmor's language decides; allowing to run a file allows to map it."""
+    wider = {"append": "w", "mmap": "" if rule.deny else "x"}.get(access, "")
+    held = LETTERS[access] in rule.letters or wider in rule.letters
+    return rule.kind in ("file", "link") and held and globs.matches(rule.path, path)
 
 
 def _in_workspace(policy: Policy, path: bytes) -> bool:
@@ -79,18 +81,19 @@ def _in_workspace(policy: Policy, path: bytes) -> bool:
 
 
 def _allowing(policy: Policy, phase: PhaseName, access: FileAccess, path: bytes) -> Decision | None:
+    wider = {"append": "write", "mmap": "exec"}.get(access, access)
     for index, rule in enumerate(policy.filesystem.files):
-        said = access if access in rule.allow else "write"
-        if phase not in rule.phases or not (said in rule.allow and access in (said, "append")):
+        said = access if access in rule.allow else wider
+        if phase not in rule.phases or said not in rule.allow:
             continue
         for top, where in profile_files.paths_of(rule, index):
             if holds(top, path):
                 return Decision(False, f"filesystem.files ({to_text(top)}), allow: {said}", where)
     for raw_rule, where in raw.of(policy, phase):
-        if not raw_rule.deny and _about(raw_rule.kind, raw_rule.path, raw_rule.letters, access, path):
+        if not raw_rule.deny and _about(raw_rule, access, path):
             return Decision(False, f"apparmor.raw: {raw_rule.text}", where)
     for pattern, letters in profile_files.ESSENTIAL:
-        if _about("file", pattern, frozenset(letters), access, path):
+        if _about(Rule("file", "", path=pattern, letters=frozenset(letters)), access, path):
             return Decision(False, "what every program needs", ("filesystem", "default_action"))
     return None
 

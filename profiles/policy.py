@@ -25,7 +25,7 @@ Action = Literal["allow", "deny"]
 PhaseName = Literal["setup", "agent", "verify"]
 FileAccess = Literal["read", "write", "append", "exec", "link", "lock", "mmap"]
 """Ways to use a file that AppArmor tells apart. `write` holds `append`, and creating, renaming and removing;
-`link`: a hard link there or to it; `mmap`: mapping it as code."""
+`link`: a hard link there or to it; `mmap`: mapping it as code, which allowing `exec` allows too."""
 
 
 class Part(BaseModel):

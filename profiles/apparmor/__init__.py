@@ -5,7 +5,19 @@ apparmor_parser and keeps what it made. Loading a profile and entering it belong
 """
 
 from invigilator.profiles.apparmor.abi import Abi, ParserMissingError
+from invigilator.profiles.apparmor.automaton import Automaton
 from invigilator.profiles.apparmor.cache import binary
+from invigilator.profiles.apparmor.parser import CompileError
 from invigilator.profiles.apparmor.profile import PREFIX, Layout, Profile, compile
 
-__all__ = ["PREFIX", "Abi", "Layout", "ParserMissingError", "Profile", "binary", "compile"]
+__all__ = [
+    "PREFIX",
+    "Abi",
+    "Automaton",
+    "CompileError",
+    "Layout",
+    "ParserMissingError",
+    "Profile",
+    "binary",
+    "compile",
+]

@@ -22,6 +22,7 @@ _INDEX: Final = 0xFFFFFF
 _TYPES: Final = {1: ">u1", 2: ">u2", 4: ">u4", 8: ">u8"}
 _ACCEPT, _BASE, _CHECK, _DEFAULT, _CLASSES, _ACCEPT2, _NEXT = 1, 2, 3, 4, 5, 7, 8
 _OTHERS_SHIFT: Final = 14
+_QUIET_SHIFT: Final = 7
 _BITS: Final = {"x": 0x1, "w": 0x2, "r": 0x4, "a": 0x8, "l": 0x10, "k": 0x20, "m": 0x40}
 
 Table = npt.NDArray[np.integer]
@@ -29,11 +30,13 @@ Table = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What a state allows the file's owner and everyone else (letters of `rwaxlkm`), and what is logged."""
+    """What a state allows the file's owner and everyone else (letters of `rwaxlkm`); what is logged though it
+    is allowed, and what is refused without a word."""
 
     owner: frozenset[str]
     other: frozenset[str]
     audited: frozenset[str]
+    quiet: frozenset[str]
 
     @property
     def allowed(self) -> frozenset[str]:
@@ -83,8 +86,9 @@ class Automaton:
 
     def _accepted(self, state: int) -> Permissions:
         allow, audit = int(self._tables[_ACCEPT][state]), int(self._tables[_ACCEPT2][state])
+        both = audit | audit >> _OTHERS_SHIFT
         return Permissions(
-            _letters(allow), _letters(allow >> _OTHERS_SHIFT), _letters(audit | audit >> _OTHERS_SHIFT)
+            _letters(allow), _letters(allow >> _OTHERS_SHIFT), _letters(both), _letters(both >> _QUIET_SHIFT)
         )
 
 
