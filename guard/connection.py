@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ class Address:
     def locate(cls, url: str | None = None, token: str | None = None, home: Path | None = None) -> Address:
         """What is given, else `$INVIGILATOR_SERVE_URL` and `$INVIGILATOR_TOKEN`, else the home's socket."""
         chosen = None if home and not url else url or os.environ.get(URL_VARIABLE) or None
+        if chosen is not None and not re.match(r"https?://[^/]", chosen):
+            raise GuardError("this is no URL of a service", where=chosen, fix="write http://HOST:PORT")
         return cls(chosen, token or os.environ.get(TOKEN_VARIABLE) or None, Home.locate(home))
 
     def __str__(self) -> str:
@@ -123,7 +126,9 @@ class _Link:
     def unreachable(self, error: Exception) -> BusyError:
         """The error for a request that got no answer."""
         text = " ".join(str(error).split()) or type(error).__name__
-        return BusyError(f"guard serve does not answer: {text}", where=str(self.address), answered=False)
+        fix = "see `guard status`" if self.address.url is None else "does `guard serve --listen` run there?"
+        problem = f"guard serve does not answer: {text}"
+        return BusyError(problem, where=str(self.address), fix=fix, answered=False)
 
 
 class Connection(_Link):

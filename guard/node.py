@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from invigilator.guard.errors import MissingError, UnreachableError
+from invigilator.guard.errors import GuardError, MissingError, UnreachableError
 from invigilator.guard.home import HOME_VARIABLE, Home, connect_unix
 from invigilator.guard.notice import tell
 from invigilator.guard.packages import AGENT, SERVICE, require_packages
@@ -32,7 +33,14 @@ _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH")
 
 def idle_s() -> float:
     """Seconds of idleness after which a daemon started on demand ends."""
-    return float(os.environ.get(IDLE_VARIABLE) or IDLE_DEFAULT_S)
+    text = os.environ.get(IDLE_VARIABLE) or str(IDLE_DEFAULT_S)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds >= 0:
+        raise GuardError(f"{text!r} is no number of seconds", where=IDLE_VARIABLE, fix="write one, or inf")
+    return seconds
 
 
 def require_root(what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from invigilator.ebpf.events import EventBatch
 from invigilator.guard import penalty
+from invigilator.guard.notice import tell
 from invigilator.guard.replay import canonical, replay
 from invigilator.guard.research import Invigilator
 from invigilator.incidents.corpora import loader
@@ -18,6 +20,9 @@ from invigilator.incidents.records import Incident, Report
 from invigilator.incidents.replay import to_batch
 from invigilator.profiles import library
 from invigilator.profiles.policy import Policy
+
+TELL_EVERY_S = 2.0
+"""Who waits at a terminal is told how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +54,10 @@ class Rejudged:
 class _Counted:
     """Batches of a sandbox's events as the service sends them; knows its clock after the first."""
 
-    def __init__(self, tables: Iterator[pa.Table]) -> None:
+    def __init__(self, tables: Iterator[pa.Table], expected: int) -> None:
         self._tables = tables
+        self._expected = expected
+        self._told_s = time.monotonic()
         self._first = next(tables, None)
         self.events = 0
 
@@ -71,13 +78,16 @@ class _Counted:
 
     def _batch(self, table: pa.Table) -> EventBatch:
         self.events += table.num_rows
+        if time.monotonic() - self._told_s > TELL_EVERY_S:
+            self._told_s = time.monotonic()
+            tell(f"{self.events:,} of {self._expected:,} events read")
         return to_batch(table)
 
 
 def rejudge(record: Invigilator, report: Report, policy: Policy | None = None) -> Rejudged:
     """Judge a report's sandbox again; by the recorded policy where none is given."""
     rules = policy or Policy.model_validate(record.policy(report))
-    batches = _Counted(record.raw_events(report.sandbox_id))
+    batches = _Counted(record.raw_events(report.sandbox_id), report.events.stored)
     incidents = replay(rules, uuid.UUID(report.sandbox_id), batches.wall_offset_ns, batches)
     found = penalty.marked(incidents, rules)
     return Rejudged(report.rollout_id, report.sandbox_id, batches.events, report.incidents, found)

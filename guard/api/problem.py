@@ -12,6 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 TYPE_PREFIX = "tag:invigilator,2026:"
+_KNOWN = {
+    404: ("no-such-address", "there is nothing at this address"),
+    405: ("method-not-allowed", "this address takes no such method"),
+}
 _log = logging.getLogger("invigilator.serve")
 
 
@@ -69,8 +73,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    codes = {404: "no-such-address", 405: "method-not-allowed"}
-    return ProblemError(error.status_code, codes.get(error.status_code, "refused"), error.detail).response()
+    code, detail = _KNOWN.get(error.status_code, ("refused", error.detail))
+    return ProblemError(error.status_code, code, detail).response()
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from invigilator.incidents import queries
 from invigilator.incidents.store import Limits, Store, StoreError, StoreUnavailableError
 
 router = APIRouter(prefix="/v1", tags=["sql"])
+STORE_PREFIX = re.compile(r"^the store .*?: Code: \d+\. DB::Exception: ")
 Analyst = Annotated[Caller, Depends(needs("sql"))]
 
 
@@ -98,7 +100,12 @@ async def run(request: Request, query: str, parameters: dict[str, Any]) -> Respo
     except StoreUnavailableError:
         raise
     except StoreError as error:
-        raise ProblemError(422, "query-refused", str(error)) from error
+        raise ProblemError(422, "query-refused", said_of_query(str(error))) from error
+
+
+def said_of_query(text: str) -> str:
+    """What the store says of a query, without what is said of the store itself."""
+    return STORE_PREFIX.sub("", text)
 
 
 def render(table: pa.Table, accept: str, elapsed_s: float) -> Response:

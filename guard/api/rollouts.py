@@ -80,14 +80,16 @@ async def report(
     }
     gate: StoreGate = request.app.state.gate
     found = await gate.run(lambda store: fetch(store, "reports", parameters))
-    chosen = choose(found, rollout_id, sandbox_id)
+    chosen = choose(found, rollout_id, sandbox_id, attempt)
     latest = [row["sandbox_id"] for row in found if row["attempt"] == chosen["attempt"]]
     response.headers["x-sandboxes"] = ", ".join(latest)
     whole = Report.model_validate_json(chosen["report"])
     return whole if caller.may("monitor_only") else without_monitored(whole)
 
 
-def choose(found: list[dict[str, Any]], rollout_id: str, sandbox_id: UUID | None) -> dict[str, Any]:
+def choose(
+    found: list[dict[str, Any]], rollout_id: str, sandbox_id: UUID | None, attempt: int = 0
+) -> dict[str, Any]:
     """The row asked for; 404 where there is none, 409 where several runs have one."""
     runs = sorted({row["run_id"] for row in found})
     if len(runs) > 1:
@@ -96,7 +98,10 @@ def choose(found: list[dict[str, Any]], rollout_id: str, sandbox_id: UUID | None
     rows = [row for row in found if sandbox_id is None or row["sandbox_id"] == str(sandbox_id)]
     if not rows:
         fix = "it may still be running: a rollout has a report when it has ended"
-        raise ProblemError(404, "no-such-rollout", f"there is no report on rollout {rollout_id!r}", fix=fix)
+        which = f", attempt {attempt}" if attempt else ""
+        raise ProblemError(
+            404, "no-such-rollout", f"there is no report on rollout {rollout_id!r}{which}", fix=fix
+        )
     return rows[0]
 
 

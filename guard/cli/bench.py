@@ -45,7 +45,11 @@ def bench(
     from invigilator.guard.node import require_root
 
     if listing:
-        print_table(("section", "measures"), [(name, what) for name, (what, _) in run.SECTIONS.items()])
+        rows = [(name, what) for name, (what, _) in run.SECTIONS.items()]
+        if json_output:
+            print_json([{"section": name, "measures": what} for name, what in rows])
+        else:
+            print_table(("section", "measures"), rows)
         return
     require_root("guard bench")
     results: dict[str, Section] = {}

@@ -12,6 +12,7 @@ from invigilator.guard.cli.server import JsonOption
 if TYPE_CHECKING:
     from invigilator.guard.daemons import Done
 
+UID_MOST = 2**32 - 2
 HomeOption = Annotated[
     Path | None,
     typer.Option(
@@ -87,7 +88,7 @@ def agent(
     home: HomeOption = None,
     idle: Annotated[
         float | None,
-        typer.Option("--idle-timeout", metavar="SECONDS", help="End after so long without a rollout."),
+        typer.Option("--idle-timeout", metavar="SECONDS", min=0, help="End after so long without a rollout."),
     ] = None,
 ) -> None:
     """Run the node's agent in the foreground: sensor, sandboxes, detectors. Needs root."""
@@ -113,17 +114,17 @@ def serve(
         ),
     ] = None,
     uid: Annotated[
-        int, typer.Option(metavar="N", help="As root: the user id to become before opening the store.")
+        int, typer.Option(metavar="N", min=1, max=UID_MOST, help="As root: become this user id.")
     ] = 61500,
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Also listen here (loopback only, with tokens).")
     ] = None,
     idle: Annotated[
         float | None,
-        typer.Option("--idle-timeout", metavar="SECONDS", help="End when nothing was asked for that long."),
+        typer.Option("--idle-timeout", metavar="SECONDS", min=0, help="End when nothing was asked so long."),
     ] = None,
     query_time: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="Limit of a user's query.")
+        float, typer.Option(min=1, max=3600, metavar="SECONDS", help="Limit of a user's query.")
     ] = 30.0,
 ) -> None:
     """Run the API and the pages, in the foreground. The only process that opens the store; never as root."""

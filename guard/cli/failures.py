@@ -111,6 +111,10 @@ def describe(error: Exception) -> Failure:
         return Failure(error.problem, error.where, error.fix, error.exit_code)
     if isinstance(error, OSError) and (failure := of_system(error)):
         return failure
+    if isinstance(error, UnicodeEncodeError):
+        return Failure(
+            "only a file's name may hold bytes that are no UTF-8", repr(error.object)[:100], status=2
+        )
     if hasattr(error, "format_message"):
         return usage(error)
     if hasattr(error, "problems"):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from invigilator.guard.cli.server import JsonOption, LimitOption, ServerOption, chosen, client
+from invigilator.guard.cli.server import JsonOption, LimitOption, ServerOption, chosen, client, named
 
 group = typer.Typer(
     name="incidents",
@@ -126,7 +126,7 @@ def line(row: dict[str, Any]) -> tuple[object, ...]:
 @group.command()
 def show(
     incident_id: Annotated[
-        str, typer.Argument(metavar="INCIDENT", help="Its id, or the first digits of it.")
+        str, typer.Argument(metavar="INCIDENT", help="Its id, or the first digits of it.", callback=named)
     ],
     server: ServerOption = None,
     json_output: JsonOption = False,
@@ -156,7 +156,7 @@ def show(
 @group.command()
 def review(
     incident_id: Annotated[
-        str, typer.Argument(metavar="INCIDENT", help="Its id, or the first digits of it.")
+        str, typer.Argument(metavar="INCIDENT", help="Its id, or the first digits of it.", callback=named)
     ],
     decision: Annotated[Decision, typer.Argument(help="confirm, dismiss or comment.")],
     comment: Annotated[str, typer.Option("--comment", "-m", metavar="TEXT", help="Why.")] = "",

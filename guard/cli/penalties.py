@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from invigilator.guard.cli.server import JsonOption, LimitOption, ServerOption, chosen, client
+from invigilator.guard.cli.server import JsonOption, LimitOption, ServerOption, chosen, client, each_named
 
 if TYPE_CHECKING:
     from invigilator.guard.client import RolloutPenalty
 
 PATIENCE_S = 15.0
+WAIT_MOST_S = 7 * 86_400.0
 COLUMNS = ("rollout", "run", "attempt", "status", "penalty", "drop", "because")
 
 
@@ -23,10 +24,12 @@ def register(app: typer.Typer) -> None:
 
 def penalties(
     rollouts: Annotated[
-        list[str] | None, typer.Argument(metavar="ROLLOUT", help="Default: the latest.")
+        list[str] | None, typer.Argument(metavar="ROLLOUT", help="Default: the latest.", callback=each_named)
     ] = None,
     run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="Of this run.")] = None,
-    wait: Annotated[float, typer.Option(metavar="SECONDS", help="Wait so long for verdicts.")] = 0.0,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, max=WAIT_MOST_S, help="Wait so long.")
+    ] = 0.0,
     limit: LimitOption = 100,
     server: ServerOption = None,
     json_output: JsonOption = False,

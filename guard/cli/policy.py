@@ -177,11 +177,14 @@ def explain(
     """
     from invigilator.guard.cli.output import plain, print_json
     from invigilator.guard.errors import GuardError
-    from invigilator.profiles import library, network
+    from invigilator.profiles import library, network, seccomp
     from invigilator.profiles.explain import explain as answer
 
     loaded = library.load_with_places(policy)
     resolver = network.system_resolver if resolve else None
+    if action is Action.syscall and not seccomp.known(target):
+        fix = "check the spelling (man 2 syscalls)"
+        raise GuardError("this machine's libseccomp knows no such system call", where=target, fix=fix)
     try:
         found = answer(loaded, phase.value, action.value, target, resolve=resolver)
     except ValueError as error:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from invigilator.guard.cli.server import JsonOption, ServerOption, client
+from invigilator.guard.cli.server import JsonOption, ServerOption, client, named
 
 if TYPE_CHECKING:
     from invigilator.guard.rejudge import Rejudged
@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def replay(
-    rollout: Annotated[str, typer.Argument(metavar="ROLLOUT", help="The rollout's id.")],
+    rollout: Annotated[str, typer.Argument(metavar="ROLLOUT", help="The rollout's id.", callback=named)],
     run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="Of this run.")] = None,
     attempt: Annotated[int, typer.Option(metavar="N", min=0, help="0: the latest.")] = 0,
     sandbox: Annotated[

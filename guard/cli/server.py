@@ -24,6 +24,18 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LimitOption = Annotated[int, typer.Option(metavar="N", min=1, max=LIMIT_MOST, help="At most so many rows.")]
 
 
+def named(text: str) -> str:
+    """A name or id that was given on the command line; not an empty one."""
+    if not text.strip():
+        raise typer.BadParameter("it is empty")
+    return text
+
+
+def each_named(texts: list[str] | None) -> list[str] | None:
+    """As `named`, of several."""
+    return texts and [named(text) for text in texts]
+
+
 def client(server: str | None) -> Invigilator:
     """A client that answers with plain dicts."""
     from invigilator.guard.research import Invigilator

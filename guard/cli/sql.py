@@ -93,6 +93,8 @@ def show(path: str, body: dict[str, Any], server: str | None, *, json_output: bo
     """Ask, and print the answer in the form asked for."""
     from invigilator.guard.cli.output import print_json, print_table, write_bytes
 
+    if json_output and csv:
+        raise typer.BadParameter("one of them, not both", param_hint="--json, --csv")
     with client(server) as record:
         if csv:
             write_bytes(record.rendered(path, body, "text/csv"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from invigilator.guard.cli.server import JsonOption
+from invigilator.guard.cli.server import JsonOption, named
 
 if TYPE_CHECKING:
     from invigilator.guard.api.tokens import Token
@@ -44,7 +44,7 @@ def create(
             help="node: ships; trainer: penalties; engineer: SQL too; researcher: and reviews; admin: all.",
         ),
     ],
-    name: Annotated[str, typer.Option(metavar="NAME", help="Whose it is.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="Whose it is.", callback=named)],
     days: Annotated[
         float | None,
         typer.Option(

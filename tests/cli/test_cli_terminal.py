@@ -140,7 +140,6 @@ def test_help_imports_nothing_heavy(lonely: Guard) -> None:
         (("incidents", "list", "--limit", "9" * 30), 2, "--limit"),
         (("incidents", "list", "--limit", "0"), 2, "--limit"),
         (("incidents", "list", "--kind", "\udcff"), 2, "UTF-8"),
-        (("sql", "SELECT 1", "--csv", "--json"), 2, "not both"),
         (("sql", "SELECT {x:String}"), 1, "Substitution `x` is not set"),
         (("sql", "SELECT 1", "--server", "nonsense"), 1, "write http://HOST:PORT"),
         (("sql", "SELECT 1", "--server", "http://127.0.0.1:1"), 4, "does `guard serve --listen` run there?"),
