@@ -229,9 +229,8 @@ def test_a_terminal_is_a_terminal_with_its_size_and_its_changes(node):
     shell.type(b"tty; stty size\n")
     shell.expect(b"/dev/pts/")
     shell.size(44, 122)
-    time.sleep(0.5)
-    shell.type(b"stty size; exit 5\n")
-    shell.expect(b"44 122")
+    shell.type(b"until stty size | grep '44 122'; do sleep 0.05; done; exit 5\n")
+    shell.expect(b"\n44 122")
     assert shell.end() == 5
 
 

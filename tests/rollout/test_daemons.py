@@ -11,7 +11,6 @@ import re
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -109,7 +108,8 @@ def test_a_killed_agent_takes_its_sandboxes_along_and_the_run_says_so(own_node, 
     process = begin(
         own_node, "for n in $(seq 200); do cat /etc/passwd >/dev/null; done; exec sleep 7772", *options
     )
-    time.sleep(2.5)
+    counted = "SELECT count() AS n, uniqExact(seq) AS u FROM events WHERE rollout_id = 'orphan'"
+    wait_until(lambda: int(str(ask(own_node, counted)[0]["n"])) > 200, 60)
     agent = own_node.pid("agent")
     os.kill(agent, signal.SIGKILL)
     _, said = process.communicate(timeout=30)
@@ -122,7 +122,7 @@ def test_a_killed_agent_takes_its_sandboxes_along_and_the_run_says_so(own_node, 
     wait_until(lambda: not cgroups(agent), 30)
     rows = ask(own_node, "SELECT status, failure FROM rollouts WHERE rollout_id = 'orphan'")
     assert len(rows) == 1 and rows[0]["status"] == "failed" and "died" in str(rows[0]["failure"])
-    stored = ask(own_node, "SELECT count() AS n, uniqExact(seq) AS u FROM events WHERE rollout_id = 'orphan'")
+    stored = ask(own_node, counted)
     assert int(str(stored[0]["n"])) == int(str(stored[0]["u"])) > 200
     assert not list(own_node.home.rollouts.iterdir())
 

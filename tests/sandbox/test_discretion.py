@@ -69,7 +69,7 @@ def test_the_cgroups_of_others_are_numbers_alike_in_every_phase(box: Box) -> Non
 
 
 def test_a_process_of_an_earlier_phase_is_not_told_which_one_came(box: Box) -> None:
-    command, out, err = box.spawn("sleep", "20", phase="verify")
+    command, out, err = box.spawn("sleep", "100", phase="verify")
     try:
         seen = box.sh("cat /proc/$(pgrep -x sleep)/cgroup").text
     finally:

@@ -186,7 +186,7 @@ def test_sandboxes_do_not_see_each_other(make_box: MakeBox) -> None:
     one, two = make_box(), make_box()
     one.sh("echo mine > /tmp/x; echo mine > /usr/x")
     assert two.sh("ls /tmp/x /usr/x").out == b""
-    command, out, err = one.spawn("sleep", "5")
+    command, out, err = one.spawn("sleep", "100")
     assert two.sh(f"kill -9 {command.pid}").code != 0
     assert command.poll() is None
     os.close(out), os.close(err)

@@ -95,7 +95,7 @@ def test_placeholders_go_before_verify_unless_used(make_box: MakeBox) -> None:
 
 
 def test_the_agent_cannot_look_into_the_platforms_processes(box: Box) -> None:
-    command, out, err = box.spawn("sleep", "20", actor="platform", environment={"SECRET": "xyz"})
+    command, out, err = box.spawn("sleep", "100", actor="platform", environment={"SECRET": "xyz"})
     box.run("true")
     script = (
         "for p in /proc/[0-9]*; do grep -aq '^sleep' $p/comm && "
