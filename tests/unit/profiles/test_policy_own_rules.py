@@ -1,0 +1,184 @@
+"""Rules of files and calls in a policy: explained, compared, and in the versions only where they are used."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import jsonschema
+import pytest
+
+from invigilator.profiles import canonical, diff, explain, library, schema, seccomp, source
+from invigilator.profiles.errors import PolicyError
+
+MINE = """version: 1
+name: mine
+extends: swe-task
+require: [seccomp, apparmor]
+filesystem:
+  default_action: deny
+  files:
+    - {paths: [/etc], allow: [read, lock]}
+    - {paths: [/etc/shadow], deny: [read]}
+    - {paths: [/opt/tool], allow: [exec, read]}
+apparmor:
+  raw:
+    - deny /etc/ssl/*.key r
+    - /srv/data/** r
+seccomp:
+  raw:
+    - {names: [ptrace], errno: EACCES}
+    - {names: [personality], args: [{index: 0, op: SCMP_CMP_MASKED_EQ, value: 262144, value_two: 262144}]}
+phases:
+  verify: {seccomp: {raw: []}, apparmor: {raw: [...]}}
+"""
+
+
+@pytest.fixture
+def mine() -> library.Loaded:
+    return library.load_text(MINE, "mine.yaml")
+
+
+EXPLAINED = [
+    ("read", "/etc/passwd", "allowed", 8, "tracepoint"),
+    ("append", "/etc/passwd", "denied", 6, "apparmor"),
+    ("read", "/etc/shadow", "denied", 9, "apparmor"),
+    ("exec", "/opt/tool/run", "allowed", 10, "tracepoint"),
+    ("mmap", "/opt/tool/run", "allowed", 10, "tracepoint"),
+    ("mmap", "/etc/x", "denied", 6, "apparmor"),
+    ("read", "/etc/ssl/a.key", "denied", 13, "apparmor"),
+    ("read", "/srv/data/x", "allowed", 14, "tracepoint"),
+    ("write", "/srv/data/x", "denied", 6, "apparmor"),
+    ("read", "/dev/null", "allowed", 6, "tracepoint"),
+    ("syscall", "ptrace", "denied", 17, "seccomp"),
+    ("syscall", "personality", "denied", 18, "seccomp"),
+]
+
+
+@pytest.mark.parametrize(("action", "target", "verdict", "line", "tier"), EXPLAINED)
+def test_explain_names_the_rule_its_line_and_its_tier(
+    mine: library.Loaded, action: explain.Action, target: str, verdict: str, line: int, tier: str
+) -> None:
+    found = explain.explain(mine, "agent", action, target)
+    assert (found.verdict, found.place.line, found.tier) == (verdict, line, tier), str(found)
+    assert found.place.file == "mine.yaml"
+    assert found.enforced
+
+
+def test_explain_names_apparmor_beneath_the_mount() -> None:
+    loaded = library.load_with_places("swe-task")
+    bare = explain.explain(loaded, "agent", "read", "/solution/x")
+    assert (bare.tier, bare.also) == ("mount", ("apparmor where a node has it",))
+    node = explain.explain(loaded, "agent", "read", "/solution/x", tiers={*explain.BASE_TIERS, "apparmor"})
+    assert node.also == ("apparmor",)
+    assert str(node).endswith("tier mount, and apparmor")
+
+
+def test_a_rule_that_nothing_enforces_says_so() -> None:
+    loaded = library.load_text("version: 1\nname: t\nfilesystem: {files: [{paths: [/a], deny: [exec]}]}\n")
+    found = explain.explain(loaded, "agent", "exec", "/a/b")
+    assert not found.enforced
+    assert "it needs apparmor" in str(found)
+    assert explain.explain(loaded, "setup", "exec", "/a/b").verdict == "allowed"
+
+
+def test_a_condition_of_a_call_is_told(mine: library.Loaded) -> None:
+    assert "only with argument 0 & 0x40000 == 0x40000" in str(
+        explain.explain(mine, "agent", "syscall", "personality")
+    )
+    assert explain.explain(mine, "verify", "syscall", "ptrace").verdict == "allowed"
+
+
+def test_a_phases_raw_rules_stand_for_the_policys_where_it_says_so(mine: library.Loaded) -> None:
+    rules = mine.policy.phases["verify"]
+    assert rules.seccomp is not None
+    assert rules.seccomp.raw == []
+    assert rules.apparmor is not None
+    assert rules.apparmor.raw == mine.policy.apparmor.raw
+
+
+def test_diff_says_it_in_words(mine: library.Loaded) -> None:
+    said = [str(change) for change in diff.diff(library.load("swe-task"), mine.policy)]
+    assert "- what AppArmor's rule `deny /etc/ssl/*.key r` names" in said
+    assert "+ what AppArmor's rule `/srv/data/** r` names" in said
+    assert "- system call ptrace (EACCES), in phases setup and agent" in said
+    assert (
+        "- system call personality where argument 0 & 0x40000 == 0x40000 (EPERM), in phases setup and agent"
+        in said
+    )
+    assert "- read /etc/shadow and below: refused (was allowed), in phase agent" not in said
+    assert any(
+        text.startswith("- read, write, append, exec, link, lock, mmap files that nothing") for text in said
+    )
+    back = [str(change) for change in diff.diff(mine.policy, library.load("swe-task"))]
+    assert [
+        text[2:].replace("refused (was allowed)", "allowed (was refused)")
+        for text in said
+        if "files that" in text
+    ][0] in [text[2:] for text in back]
+    assert diff.diff(mine.policy, mine.policy) == []
+
+
+def test_what_a_policy_does_not_use_is_in_no_version() -> None:
+    for name in library.list_names():
+        confinement, detection, _ = canonical.parts(library.load(name))
+        said = json.dumps([confinement, detection])
+        for key in ("apparmor", "seccomp", "default_action", "files"):
+            assert f'"{key}"' not in said.replace('"network": {"default_action"', "")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "filesystem: {default_action: deny}",
+        "filesystem: {files: [{paths: [/a], deny: [exec]}]}",
+        "apparmor: {raw: [deny /a r]}",
+        "seccomp: {raw: [{names: [ptrace]}]}",
+        "phases: {agent: {apparmor: {raw: [deny /a r]}}}",
+        "phases: {agent: {seccomp: {raw: [{names: [ptrace]}]}}}",
+    ],
+)
+def test_what_it_uses_changes_the_confinement_alone(body: str) -> None:
+    phases = "phases: {agent: {}}\n" if body.startswith("phases") else ""
+    bare = canonical.policy_versions(library.load_text(f"version: 1\nname: t\n{phases}").policy)
+    used = canonical.policy_versions(library.load_text(f"version: 1\nname: t\n{body}\n").policy)
+    assert used.confinement != bare.confinement
+    assert (used.detection, used.penalty) == (bare.detection, bare.penalty)
+
+
+def test_the_schema_takes_these_rules_and_refuses_others() -> None:
+    validator = jsonschema.Draft202012Validator(schema.json_schema())
+    validator.validate(source.plain(source.parse(MINE, "mine.yaml")))
+    for body in (
+        {"files": [{"paths": ["/a"], "deny": ["chmod"]}]},
+        {"files": [{"paths": []}]},
+        {"default_action": "watch"},
+    ):
+        said = {"version": 1, "name": "t", "filesystem": body}
+        assert not validator.is_valid(said), body
+
+
+REFUSED = [
+    ("{names: [ptrace], action: SCMP_ACT_KILL}", "a refused call gets an errno"),
+    ("{names: [ptrace], action: SCMP_ACT_ALLOW}", "allowed already"),
+    ("{names: [ptrace], errno: ENOTHING}", "is no errno"),
+    ("{names: [read]}", "no program starts without `read`"),
+    ("{names: []}", "names"),
+    ("{names: [ptrace], args: [{index: 6, value: 1}]}", "index"),
+]
+
+
+@pytest.mark.parametrize(("rule", "said"), REFUSED)
+def test_a_rule_of_calls_that_cannot_be_is_refused(rule: str, said: str) -> None:
+    with pytest.raises(PolicyError) as refused:
+        library.load_text(f"version: 1\nname: t\nseccomp:\n  raw:\n    - {rule}\n", "t.yaml")
+    assert said in str(refused.value)
+    assert refused.value.line == 5
+
+
+def test_own_rules_of_calls_are_in_the_filter(mine: library.Loaded) -> None:
+    found = {refusal.call: refusal for refusal in seccomp.build(mine.policy, "agent").refusals}
+    assert found["ptrace"].errno == errno.EACCES
+    assert found["ptrace"].where == ("seccomp", "raw", 0)
+    assert "personality(argument 0 & 0x40000 == 0x40000)" in found
+    assert "ptrace" not in {refusal.call for refusal in seccomp.build(mine.policy, "verify").refusals}
