@@ -231,7 +231,9 @@ def _since(before: tuple[Change, bytes] | None, change: Change, digest: bytes) -
         return None
     if was.change != "added" or change.change != "added":
         return change
-    if digest and (content, was.size) == (digest, change.size):
+    same = bool(digest) and (content, was.size) == (digest, change.size)
+    folder = stat.S_ISDIR(was.mode) and stat.S_ISDIR(change.mode)  # what is in it has lines of its own
+    if same or folder:
         return dataclasses.replace(change, change="metadata") if was.mode != change.mode else None
     return dataclasses.replace(change, change="modified")
 

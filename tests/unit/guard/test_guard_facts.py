@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from typing import Any, cast
 
 import pytest
@@ -67,6 +68,15 @@ def test_a_test_that_setup_brought_and_the_agent_removes_is_removed_once() -> No
 def test_what_nobody_changed_since_is_not_told_again() -> None:
     files = Files({TEST: b"x"}, [Change(OTHER, "removed")])
     assert told(files, files) == []
+
+
+def test_a_folder_that_setup_brought_is_not_modified_by_what_comes_into_it() -> None:
+    folder, mode = TEST.rpartition(b"/")[0], stat.S_IFDIR | 0o755
+    before = Files({}, [Change(folder, "added", 40, mode, 5)])
+    after = Files({}, [Change(folder, "added", 60, mode, 5)])
+    closed = Files({}, [Change(folder, "added", 60, mode & ~0o555, 5)])
+    assert told(before, after) == []
+    assert told(before, closed) == [(folder, DiffChange.METADATA)]
 
 
 def test_new_files_do_not_crowd_out_a_changed_one(monkeypatch: pytest.MonkeyPatch) -> None:
