@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 
 import jsonschema
 import pytest
@@ -102,29 +101,30 @@ def test_diff_says_it_in_words(mine: library.Loaded) -> None:
     assert "- what AppArmor's rule `deny /etc/ssl/*.key r` names" in said
     assert "+ what AppArmor's rule `/srv/data/** r` names" in said
     assert "- system call ptrace (EACCES), in phases setup and agent" in said
-    assert (
-        "- system call personality where argument 0 & 0x40000 == 0x40000 (EPERM), in phases setup and agent"
-        in said
-    )
-    assert "- read /etc/shadow and below: refused (was allowed), in phase agent" not in said
-    assert any(
-        text.startswith("- read, write, append, exec, link, lock, mmap files that nothing") for text in said
-    )
+    assert any(text.startswith("- system call personality where argument 0 & 0x40000 ==") for text in said)
+    nothing = "read, write, append, exec, link, lock, mmap files that nothing names"
+    assert f"- {nothing}: refused (was allowed), in phase agent" in said
     back = [str(change) for change in diff.diff(mine.policy, library.load("swe-task"))]
-    assert [
-        text[2:].replace("refused (was allowed)", "allowed (was refused)")
-        for text in said
-        if "files that" in text
-    ][0] in [text[2:] for text in back]
+    assert f"+ {nothing}: allowed (was refused), in phase agent" in back
     assert diff.diff(mine.policy, mine.policy) == []
 
 
 def test_what_a_policy_does_not_use_is_in_no_version() -> None:
     for name in library.list_names():
         confinement, detection, _ = canonical.parts(library.load(name))
-        said = json.dumps([confinement, detection])
-        for key in ("apparmor", "seccomp", "default_action", "files"):
-            assert f'"{key}"' not in said.replace('"network": {"default_action"', "")
+        assert set(confinement) == {
+            "mode",
+            "require",
+            "filesystem",
+            "network",
+            "limits",
+            "syscalls",
+            "phases",
+        }
+        assert set(confinement["filesystem"]) == {"workspace", "submission", "hidden", "protected"}
+        assert set(detection["filesystem"]) == {*confinement["filesystem"], "canaries"}
+        for phase in (*confinement["phases"].values(), *detection["phases"].values()):
+            assert set(phase) == {"network", "syscalls", "protected", "survivors"}
 
 
 @pytest.mark.parametrize(
