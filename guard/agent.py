@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from invigilator.ebpf.sensor import Sensor
-from invigilator.guard import backends, release
+from invigilator.guard import backends, denials, release
 from invigilator.guard.errors import GuardError, UnreachableError
 from invigilator.guard.home import Home, LockHeldError, short_address
 from invigilator.guard.keep import Keeper
@@ -69,6 +69,9 @@ class Agent:
         self._sensor = Sensor.open(**ring_sizes())
         self._shipper = Shipper(home, self._spool, self._on_shipped)
         self._pipeline = Pipeline(self._sensor, self._spool, self._shipper.wake)
+        self._denials = denials.open_here(self._sensor)
+        if self._denials is not None:
+            self._pipeline.beside(self._denials.step)
         self._services = Services(
             home,
             self._sensor,
@@ -76,6 +79,7 @@ class Agent:
             self._shipper,
             Keeper(self._spool, home.rollouts),
             backends.load(home),
+            self._denials,
         )
         self._sessions: set[Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,6 +111,8 @@ class Agent:
         for backend in self._services.backends.values():
             backend.close()
         self._pipeline.stop()
+        if self._denials is not None:
+            self._denials.close()
         self._shipper.stop()
         self._sensor.close()
         self._spool.close()

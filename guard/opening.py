@@ -41,6 +41,8 @@ class Watch:
     def end(self, services: Services) -> None:
         """Watch it no more."""
         services.pipeline.detach(self.slot)
+        if services.denials is not None:
+            services.denials.forget(self.slot)
         services.sensor.unregister(self.slot)
 
 
@@ -70,6 +72,8 @@ def watch(services: Services, order: SandboxOrder, sandbox: Sandbox) -> Watch:
     cgroups = {number: PHASES[phase] for phase, number in sandbox.cgroups().items()}
     slot = services.sensor.register(sandbox_id, cgroups)
     watched = services.pipeline.attach(slot, sandbox_id, engine, origin)
+    if services.denials is not None:
+        services.denials.watch(slot, cgroups, order.policy)
     return Watch(slot, watched, Recorder(services.sensor, slot, order.policy))
 
 

@@ -80,7 +80,12 @@ class Pipeline:
         self._stopping = False
         self._trouble: str | None = None
         self._trouble_since = 0.0
+        self._beside: Callable[[EventBatch], None] = lambda batch: None
         self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
+
+    def beside(self, take: Callable[[EventBatch], None]) -> None:
+        """Have `take` called after each drain, with what it brought; before `start`."""
+        self._beside = take
 
     def start(self) -> None:
         """Start reading."""
@@ -155,7 +160,9 @@ class Pipeline:
         while True:
             stopping = self._stopping
             if self._held_rows < HELD_ROWS_MAX:
-                self._hold(self._sensor.drain(SETTLE_DRAIN_S if self._settling else DRAIN_S))
+                batch = self._sensor.drain(SETTLE_DRAIN_S if self._settling else DRAIN_S)
+                self._hold(batch)
+                self._beside(batch)
             else:
                 time.sleep(DRAIN_S)
             now = time.monotonic()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from invigilator.ebpf.sensor import Sensor
+from invigilator.guard.denials import Denials
 from invigilator.guard.home import Home
 from invigilator.guard.keep import Keeper
 from invigilator.guard.pipeline import Pipeline
@@ -23,3 +24,4 @@ class Services:
     shipper: Shipper
     keeper: Keeper
     backends: Mapping[str, Backend]
+    denials: Denials | None = None

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Sequence
 
 from invigilator.ebpf.sensor import Loss
+from invigilator.guard.denials import Denials
 from invigilator.guard.opening import Watch
 from invigilator.guard.pipeline import Watched
 from invigilator.guard.services import Services
 from invigilator.guard.verdict import Evidence, lost_by_class
-from invigilator.incidents.records import Incident
+from invigilator.incidents.records import CoverageState, Incident
 
 _log = logging.getLogger("invigilator.settling")
 
@@ -24,6 +25,7 @@ def settle(services: Services, watch: Watch, fail: Callable[[str], None]) -> Evi
     """All that there is to judge a sandbox by. Its processes have ended; `fail` is told what did not work."""
     sensor, pipeline, watched = services.sensor, services.pipeline, watch.watched
     watch.facts.sensor_losses(sensor.loss(watch.slot))
+    told = services.denials is None or services.denials.settle()
     final = pipeline.settle(watch.slot, SETTLE_TIMEOUT_S)
     if not final:
         fail(pipeline.trouble or "the sandbox's events could not be read to their end")
@@ -38,7 +40,14 @@ def settle(services: Services, watch: Watch, fail: Callable[[str], None]) -> Evi
         shipped=watched.shipped_rows,
         watermark=sensor.drained_to(watch.slot),
         unjudged=watched.broken,
+        denial=_denial(services.denials, watch.slot, told),
     )
+
+
+def _denial(denials: Denials | None, slot: int, told: bool) -> CoverageState:
+    if denials is None:
+        return "disabled"
+    return "ok" if told and denials.whole(slot) else "degraded"
 
 
 def _judge(watched: Watched, loss: Loss) -> Sequence[Incident]:

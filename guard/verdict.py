@@ -37,7 +37,8 @@ class Course:
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known of a sandbox when it is judged. `final`: its cgroup is empty and every ring has been read
-    past what it had produced by then. `unjudged`: why its events could not be judged, if so."""
+    past what it had produced by then. `unjudged`: why its events could not be judged, if so.
+    `denial`: whether all refusals are in the record."""
 
     incidents: Sequence[Incident]
     final: bool
@@ -46,6 +47,7 @@ class Evidence:
     shipped: int
     watermark: int
     unjudged: str | None = None
+    denial: CoverageState = "disabled"
 
 
 def judge(order: SandboxOrder, course: Course, evidence: Evidence) -> Report:
@@ -93,7 +95,7 @@ def coverage(policy: Policy, evidence: Evidence) -> dict[str, CoverageState]:
     write. Losses that nothing is known of degrade all.
     """
     states: dict[str, CoverageState] = dict.fromkeys(COVERAGE_CLASSES, "ok")
-    states["denial"] = "disabled"
+    states["denial"] = evidence.denial
     everywhere = [policy.syscalls, *(rules.syscalls for rules in policy.phases.values() if rules.syscalls)]
     if any("allow" in (calls.io_uring, calls.foreign_abi) for calls in everywhere):
         states |= {"file": "degraded", "network": "degraded"}

@@ -197,7 +197,7 @@ class ProcessSandbox(Sandbox):
         with self._watch.step("execute"):
             control = launch(
                 order, variables, self.spec.policy, self._shared.launcher, self._handles, mount, self._groups,
-                self._first_id, self._profiles.get(phase),
+                self._first_id, self._profiles.get("verify" if platform else phase),
             )  # fmt: skip
             started = Command(control, order.name, self._end_all(phase), self._groups.oom_kills)
         self._commands = [one for one in self._commands if not one.ended]

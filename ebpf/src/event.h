@@ -73,7 +73,7 @@ enum event_kind {
 	EVENT_OUTPUT = 80,       /* bytes into the recorded streams: a0 = bytes since the last, a1 = writes, a2 = total */
 	EVENT_FILE_BYTES = 81,   /* bytes written into files: a0 = bytes since the last, a1 = writes, a2 = total */
 	/* class denial (filled by enforcement) */
-	EVENT_DENIAL = 100,
+	EVENT_DENIAL = 100,      /* path = object, path2 = its second, text = what was asked; a0 = how often, a1 = seq of the call's own event (0: none), a2 = 1: only told of (complain) */
 	/* facts that the agent adds: they take their seq from the same counter */
 	EVENT_PHASE = 120,       /* a phase began (a0 = 1) or ended (a0 = 0); phase = which */
 	EVENT_STEP = 121,        /* a step began (a0 = 1) or ended (a0 = 0, result = exit code); text = step id */

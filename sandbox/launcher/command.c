@@ -112,7 +112,9 @@ static int confine(const struct command *command)
 		.len = (unsigned short)(command->seccomp_size / sizeof(struct sock_filter)),
 		.filter = (struct sock_filter *)command->seccomp,
 	};
-	return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program);
+	/* Where denials are read, its refusals are told as AppArmor's are: by audit records. */
+	unsigned int told = command->profile ? SECCOMP_FILTER_FLAG_LOG : 0;
+	return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, told, &program);
 }
 
 /* As a shell: a file without a known header is a script. The heap of the parent's copy is ours. */

@@ -1,0 +1,282 @@
+"""Refusals that the kernel tells of by audit records become events of the sandbox that they happened in.
+
+A record names a process and, of AppArmor's, a path; the sensor's own event of the same call is sought by
+process, time and path, and the denial says its `seq`. All of this is done by the pipeline's thread, which
+calls `step` after each drain; sandboxes come and go in others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import logging
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from invigilator.ebpf.events import EventBatch, EventClass, Kind, Phase, Tier
+from invigilator.ebpf.sensor import Sensor
+from invigilator.profiles import seccomp
+from invigilator.profiles.apparmor import PREFIX
+from invigilator.profiles.policy import Policy
+from invigilator.sandbox import apparmor
+from invigilator.sandbox.audit import AuditReader, Refusal
+from invigilator.sandbox.base import UnavailableError
+from invigilator.sandbox.cgroups import Hierarchies
+
+_log = logging.getLogger("invigilator.denials")
+
+STEPS = 2
+"""Drains that a record waits for: its call's own event may come with the next one, or the one after."""
+KEPT_S = 2.0
+"""How long events are kept to be joined with records that come later than they."""
+KEPT_ROWS = 200_000
+NEAR_NS = 20_000_000
+"""Between the record and the call's end, both on the wall clock; a record's time has milliseconds."""
+EMITTED_MAX = 500
+"""Denials made events by one step; more of them are left out, and their class is degraded."""
+MARK_S = 5.0
+ABSENT = (errno.ENOSYS, errno.EAFNOSUPPORT, errno.EOPNOTSUPP)
+"""A call that a filter answers so is one that the kernel seems not to have: programs ask, and do without."""
+NATIVE = {"x86_64": b"c000003e", "aarch64": b"c00000b7"}
+"""AUDIT_ARCH of this machine (linux/audit.h), as records have it."""
+_SUBJECT = PREFIX.encode()
+
+
+def open_here(sensor: Sensor) -> Denials | None:
+    """The reader of this node; None where nothing is refused by AppArmor, or audit cannot be read."""
+    if apparmor.tier().state == "absent":
+        return None
+    try:
+        return Denials(sensor, AuditReader(), Hierarchies.find().v2_root)
+    except UnavailableError as error:
+        _log.warning("denials are not recorded: %s", error)
+        return None
+
+
+@dataclass(slots=True)
+class _Watched:
+    phases: Mapping[int, Phase]
+    policy: Policy
+    lost_before: int
+    left_out_before: int
+
+
+@dataclass(slots=True)
+class _Waiting:
+    refusal: Refusal
+    slot: int | None
+    phase: Phase
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """The call's own event."""
+
+    seq: int = 0
+    tid: int = 0
+    start_ns: int = 0
+    step: int = 0
+    phase: int = 0
+    origin: int = 0
+
+
+class Denials:
+    """Joins and tells the refusals of the sandboxes that it is told of."""
+
+    def __init__(self, sensor: Sensor, reader: AuditReader, cgroups: Path) -> None:
+        """`cgroups`: where the v2 hierarchy is mounted."""
+        self._sensor, self._reader, self._cgroups = sensor, reader, cgroups
+        self._watched: dict[int, _Watched] = {}
+        self._changed = threading.Condition()
+        self._waiting: list[_Waiting] = []
+        self._recent: deque[tuple[float, EventBatch]] = deque()
+        self._left_out = 0
+        self._marks = 0
+        self._reached = 0
+
+    def watch(self, slot: int, cgroups: Mapping[int, Phase], policy: Policy) -> None:
+        """Tell of refusals in these cgroups from now on."""
+        with self._changed:
+            self._watched[slot] = _Watched(cgroups, policy, self._reader.lost(), self._left_out)
+
+    def forget(self, slot: int) -> None:
+        """Tell of this sandbox no more."""
+        with self._changed:
+            self._watched.pop(slot, None)
+
+    def settle(self) -> bool:
+        """Wait until all that was refused by now has become events; False where that takes too long."""
+        with self._changed:
+            self._marks += 1
+            mark = self._marks
+            with contextlib.suppress(OSError):
+                self._reader.set_mark(mark)
+            self._sensor.nudge()
+            return self._changed.wait_for(lambda: self._reached >= mark, MARK_S)
+
+    def whole(self, slot: int) -> bool:
+        """Whether no refusal since the sandbox was watched was lost, or could not be told whose it was."""
+        with self._changed:
+            watched = self._watched[slot]
+            lost = self._reader.lost() > watched.lost_before
+            return not lost and self._left_out == watched.left_out_before
+
+    def step(self, batch: EventBatch) -> None:
+        """Take what has come: the events of a drain (they may be none), and the records until now."""
+        with self._changed:
+            self._remember(batch)
+            # All from before a mark that the last step met has its own events here by now.
+            due, seen = self._reader.mark > self._reached, self._reader.mark
+            ready = [one for one in self._waiting if due or one.steps >= STEPS]
+            self._waiting = [one for one in self._waiting if not (due or one.steps >= STEPS)]
+            for refusal in self._reader.read():
+                if _concerns_us(refusal):
+                    slot, phase = self._sandbox_of(refusal.pid)
+                    self._waiting.append(_Waiting(refusal, slot, phase))
+            for one in self._waiting:
+                one.steps += 1
+            self._left_out += max(0, len(ready) - EMITTED_MAX)
+            for one in ready[:EMITTED_MAX]:
+                self._tell(one)
+            self._reached = seen
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._reader.close()
+
+    def _remember(self, batch: EventBatch) -> None:
+        now = time.monotonic()
+        if len(batch):
+            records = batch.records
+            begins = np.isin(records["kind"], (int(Kind.FORK), int(Kind.EXEC)))
+            refused = np.isin(records["result"], (-errno.EACCES, -errno.EPERM))
+            self._recent.append((now, batch.select(begins | refused)))
+        while self._recent and (
+            now - self._recent[0][0] > KEPT_S or sum(len(kept) for _, kept in self._recent) > KEPT_ROWS
+        ):
+            self._recent.popleft()
+
+    def _sandbox_of(self, pid: int) -> tuple[int | None, Phase]:
+        """By the cgroup of a process that still is."""
+        try:
+            words = Path(f"/proc/{pid}/cgroup").read_text()
+            found = re.search(r"^0::(/.*)$", words, re.M)
+            number = os.stat(f"{self._cgroups}{found[1]}").st_ino if found else 0  # noqa: PTH116
+        except OSError:
+            return None, Phase.UNKNOWN
+        for slot, watched in self._watched.items():
+            if number in watched.phases:
+                return slot, watched.phases[number]
+        return None, Phase.UNKNOWN
+
+    def _slot_of_gone(self, pid: int) -> int | None:
+        """By the latest event of a process that is gone."""
+        for _, batch in reversed(self._recent):
+            rows = np.flatnonzero(batch.records["pid"] == pid)
+            if len(rows):
+                return int(batch.records["slot"][rows[-1]])
+        return None
+
+    def _tell(self, one: _Waiting) -> None:
+        refusal = one.refusal
+        slot = one.slot if one.slot is not None else self._slot_of_gone(refusal.pid)
+        if slot is None or (watched := self._watched.get(slot)) is None:
+            self._left_out += refusal.count
+            return
+        text = _text(refusal, watched.policy)
+        if text is None:
+            return
+        own = self._own_event(slot, refusal)
+        phase = own.phase or int(one.phase)
+        self._sensor.emit(
+            slot,
+            Kind.DENIAL,
+            path=refusal.name,
+            path2=refusal.fields.get("target", refusal.fields.get("srcname", b"")),
+            text=text,
+            result=-(errno.EACCES if refusal.tier == "apparmor" else errno.EPERM),
+            a0=refusal.count,
+            a1=own.seq,
+            a2=int(refusal.allowed),
+            pid=refusal.pid,
+            tid=own.tid,
+            start_ns=own.start_ns,
+            step=own.step,
+            phase=phase,
+            origin_phase=own.origin or phase,
+            class_=int(EventClass.DENIAL),
+            tiers=int(Tier.APPARMOR if refusal.tier == "apparmor" else Tier.SECCOMP),
+        )
+
+    def _own_event(self, slot: int, refusal: Refusal) -> _Own:
+        """The refused call's event: of that process and time, and of that path where there are several."""
+        at = refusal.time_ns - (time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        best, best_rank = _Own(), (2, NEAR_NS)
+        for _, batch in self._recent:
+            records = batch.records
+            away = np.abs(records["time_ns"].astype(np.int64) - at)
+            near = (records["slot"] == slot) & (records["pid"] == refusal.pid) & (away < NEAR_NS)
+            for row in np.flatnonzero(near & (records["result"] < 0)).tolist():
+                named = refusal.name in (batch.text("path", row), batch.text("path2", row))
+                rank = (0 if named else 1, int(away[row]))
+                if rank < best_rank:
+                    best_rank, best = rank, _own(records[row])
+        return best
+
+
+def _own(record: np.void) -> _Own:
+    names = ("seq", "tid", "start_ns", "step", "phase", "origin_phase")
+    return _Own(*(int(record[name]) for name in names))
+
+
+def _concerns_us(refusal: Refusal) -> bool:
+    return refusal.fields.get("profile", refusal.fields.get("subj", b"")).startswith(_SUBJECT)
+
+
+def _text(refusal: Refusal, policy: Policy) -> bytes | None:
+    """What was refused, in words; None for a call that programs do without."""
+    fields = refusal.fields
+    if refusal.tier == "apparmor":
+        kept = ("requested_mask", "denied_mask", "capname", "family", "sock_type", "peer", "info", "comm")
+        words = [fields.get("operation", b"?")]
+        words += [name.encode() + b"=" + fields[name] for name in kept if name in fields]
+        return b" ".join(words)
+    number = int(fields.get("syscall", b"-1"))
+    if fields.get("arch") != NATIVE.get(os.uname().machine) or number >= 1 << 30:
+        return b"syscall number=%d abi=foreign comm=%s" % (number, fields.get("comm", b""))
+    name = _call_name(number)
+    if name in _done_without(policy.model_dump_json()):
+        return None
+    return b"syscall %s comm=%s" % (name.encode(), fields.get("comm", b""))
+
+
+@functools.lru_cache(maxsize=512)
+def _call_name(number: int) -> str:
+    import seccomp as library
+
+    try:
+        found = library.resolve_syscall(library.Arch(), number)
+    except (ValueError, RuntimeError):
+        return str(number)
+    return str(found.decode() if isinstance(found, bytes) else found)
+
+
+@functools.lru_cache(maxsize=16)
+def _done_without(policy_json: str) -> frozenset[str]:
+    """Calls that the policy's filters answer as a kernel without them would, and never otherwise."""
+    policy = Policy.model_validate_json(policy_json)
+    answers: dict[str, set[int]] = {}
+    for refusal in seccomp.build(policy, "agent").refusals:
+        answers.setdefault(refusal.call.partition("(")[0], set()).add(refusal.errno)
+    return frozenset(name for name, codes in answers.items() if codes <= set(ABSENT))
