@@ -45,31 +45,49 @@ Assemble = Callable[[Profile, Path, Path], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """What AppArmor can do here; `why`: what is in the way, where anything is."""
+    """What AppArmor can do here; `why`: what is in the way, where anything is, and `fix` how it goes away."""
 
     state: State
     why: str = ""
+    fix: str = ""
 
 
-def tier(kernel: Path | None = None, parameters: Path | None = None) -> Tier:
-    """The tier on this machine, before any profile is loaded."""
+def tier(kernel: Path | None = None, parameters: Path | None = None, path: str = PARSER_PATH) -> Tier:
+    """The tier on this machine, before any profile is loaded. `path`: where the parser is looked for."""
+    found = kernel_tier(kernel, parameters)
+    if found.state != "absent" and parser(path) is None:
+        return Tier("absent", "there is no apparmor_parser", "apt-get install apparmor")
+    return found
+
+
+def parser(path: str = PARSER_PATH) -> str | None:
+    """What compiles profiles."""
+    return shutil.which("apparmor_parser", path=path)
+
+
+def kernel_tier(kernel: Path | None = None, parameters: Path | None = None) -> Tier:
+    """The kernel's side of the tier."""
     kernel, parameters = kernel or KERNEL, parameters or PARAMETERS
     enabled = _read(parameters / "enabled")
     if enabled is None:
-        return Tier("absent", "not in this kernel")
+        return Tier("absent", "not in this kernel", "a kernel with AppArmor, as Debian's")
     if enabled != "Y":
-        return Tier("absent", "in the kernel, but switched off: boot with `apparmor=1 lsm=…,apparmor`")
+        return Tier("absent", "in the kernel, but switched off", "boot with `apparmor=1 lsm=…,apparmor`")
     if not (kernel / ".replace").exists():
-        return Tier("absent", "securityfs is not mounted: mount -t securityfs none /sys/kernel/security")
+        return Tier(
+            "absent", "securityfs is not mounted", "mount -t securityfs securityfs /sys/kernel/security"
+        )
     if not os.access(kernel / ".replace", os.W_OK):
-        return Tier("absent", "loading profiles needs root and CAP_MAC_ADMIN")
-    if shutil.which("apparmor_parser", path=PARSER_PATH) is None:
-        return Tier("absent", "no apparmor_parser: apt-get install apparmor")
+        return Tier("absent", "profiles cannot be loaded", "root with CAP_MAC_ADMIN")
     mode = _read(parameters / "mode")
     if mode == "complain":
-        return Tier("complain", "the kernel's mode is complain: it refuses nothing")
+        return Tier(
+            "complain",
+            "the kernel's mode is complain: it refuses nothing",
+            f"echo enforce >{parameters}/mode",
+        )
     if mode not in (None, "enforce", "kill"):
-        return Tier("absent", f"the kernel's mode is {mode}")
+        return Tier("absent", f"the kernel's mode is {mode}", f"echo enforce >{parameters}/mode")
     return Tier("enforce")
 
 

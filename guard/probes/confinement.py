@@ -13,6 +13,9 @@ from pathlib import Path
 
 from invigilator.guard.probes import cgroup
 from invigilator.guard.probes.finding import Finding, State
+from invigilator.sandbox.apparmor import kernel_tier, parser
+from invigilator.sandbox.audit import AuditReader
+from invigilator.sandbox.base import UnavailableError
 
 PR_GET_SECCOMP = 21
 SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
@@ -23,6 +26,7 @@ SYS_OPEN_TREE = 428
 OPEN_TREE_CLONE = 1
 AT_FDCWD = -100
 COMMAND_TIMEOUT_S = 5.0
+STATES: dict[str, State] = {"enforce": "yes", "complain": "partly", "absent": "no"}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -125,19 +129,32 @@ def disks() -> Iterator[Finding]:
 
 
 def apparmor() -> Iterator[Finding]:
-    """The kernel's side and the compiler's side."""
-    switch = Path("/sys/module/apparmor/parameters/enabled")
-    enabled = switch.exists() and switch.read_text().strip() == "Y"
+    """The kernel's side, the compiler's side, and whether refusals can be recorded."""
+    found = kernel_tier()
+    state = STATES[found.state]
+    if os.geteuid() and found.why.startswith("profiles cannot"):
+        state = "unknown"
     yield Finding(
-        "apparmor", "kernel", "yes" if enabled else "no",
-        "enabled" if enabled else "switched off" if switch.exists() else "not in this kernel",
-        "path rules that hold against root", "" if enabled else "Debian's kernel with `lsm=…,apparmor`",
-    )  # fmt: skip
-    parser = shutil.which("apparmor_parser", path=os.defpath + ":/usr/sbin:/sbin")
+        "apparmor", "kernel", state, found.why or "enabled", "path rules that hold against root", found.fix
+    )
+    compiler = parser()
     yield Finding(
-        "apparmor", "parser", "yes" if parser else "no", parser or "apparmor_parser is missing",
-        "profiles compiled and checked", "" if parser else "apt-get install apparmor",
+        "apparmor", "parser", "yes" if compiler else "no", compiler or "apparmor_parser is missing",
+        "profiles compiled and checked", "" if compiler else "apt-get install apparmor",
     )  # fmt: skip
+    yield audit(found.state != "absent")
+
+
+def audit(used: bool) -> Finding:
+    """Whether what AppArmor refuses can be read; `used`: whether it refuses anything here."""
+    try:
+        AuditReader().close()
+    except UnavailableError as error:
+        why = "root and CAP_AUDIT_CONTROL, outside containers" if os.geteuid() == 0 else "run as root"
+        state: State = "no" if os.geteuid() == 0 else "unknown"
+        return Finding("apparmor", "denials", state, str(error), "refusals as events", why)
+    detail = "audit records can be read" if used else "audit records can be read, once AppArmor is there"
+    return Finding("apparmor", "denials", "yes", detail, "refusals as events")
 
 
 def backends() -> Iterator[Finding]:
