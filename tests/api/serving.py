@@ -35,7 +35,7 @@ from invigilator.incidents.records import (
 from invigilator.incidents.rows import policy_rows, report_rows
 from invigilator.incidents.spool import Spool
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 VERSIONS = PolicyVersions(confinement="sha256:c0", detection="sha256:d0", penalty="sha256:e0")
 

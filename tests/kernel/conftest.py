@@ -19,8 +19,8 @@ from invigilator.ebpf.events import Actor, EventBatch, Kind, Phase
 from invigilator.ebpf.sensor import Sensor, SensorUnavailable
 
 PROGRAMS = Path(__file__).parent / "programs"
-CHILD_TIMEOUT_S = 30
-SETTLE_TIMEOUT_S = 5.0
+CHILD_TIMEOUT_S = 60
+SETTLE_TIMEOUT_S = 30.0
 
 PRELUDE = """
 import os, sys, ctypes, errno, socket, signal, struct, time
