@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from invigilator.profiles.policy import PhaseName, Policy
 
@@ -51,8 +51,7 @@ class SandboxSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """One mount of the sandbox as the kernel names it: superblock device (major << 20 | minor, the kernel's
     `s_dev`), the folder of that file system that is mounted, and where it is mounted in the sandbox."""
 

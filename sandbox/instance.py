@@ -157,8 +157,10 @@ class ProcessSandbox(Sandbox):
 
     def mounts(self) -> Sequence[Mount]:
         """See the contract."""
-        masked = self._masks.mounts if self._masks else ()
-        both = dict.fromkeys([*mount_table(self.init_pid), *masked])
+        plain, masked = mount_table(self.init_pid), self._masks.mounts if self._masks else ()
+        if not masked:
+            return plain
+        both = dict.fromkeys([*plain, *masked])
         return sorted(both, key=lambda mount: len(mount.mount_point), reverse=True)
 
     def identity(self, path: str) -> tuple[int, int]:

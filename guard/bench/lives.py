@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import tempfile
 import threading
 import time
 import uuid
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 from invigilator.ebpf.events import Phase
@@ -17,6 +19,7 @@ from invigilator.guard.bench.measure import Section
 from invigilator.sandbox.process import ProcessBackend, ProcessSandbox
 
 WORKERS = (1, 2, 4)
+REST = "the sensor, and waiting for the command's end"
 
 
 def creation(count: int = 200) -> Section:
@@ -30,16 +33,19 @@ def creation(count: int = 200) -> Section:
             whole = []
             for _ in range(count):
                 began = time.perf_counter()
-                for name, seconds in _life(backend, sensor).items():
+                timings = _life(backend, sensor)
+                took = time.perf_counter() - began
+                whole.append(took * 1e3)
+                for name, seconds in (*timings.items(), (REST, took - _sum_of_steps(timings))):
                     steps[name].append(seconds * 1e3)
-                whole.append((time.perf_counter() - began) * 1e3)
             together = {workers: _rate(backend, sensor, count, workers) for workers in WORKERS}
         finally:
             backend.close()
     section.add("create, run `true`, remove", "ms", whole)
-    for workers, (rate, cpu_ms) in together.items():
+    for workers, (rate, own_ms, launched_ms) in together.items():
         section.add(f"lives a second, by {workers}", "1/s", [rate], at_least=100)
-        section.add(f"this process's CPU a life, by {workers}", "ms", [cpu_ms])
+        section.add(f"CPU a life, by {workers}: this process", "ms", [own_ms])
+        section.add(f"CPU a life, by {workers}: launcher, init and command", "ms", [launched_ms])
     for name, values in sorted(steps.items(), key=lambda item: -sum(item[1])):
         section.add(f"step: {name}", "ms", values)
     return section
@@ -66,11 +72,18 @@ def _life(backend: ProcessBackend, sensor: Sensor) -> dict[str, float]:
     return dict(box.timings)
 
 
-def _rate(backend: ProcessBackend, sensor: Sensor, count: int, workers: int) -> tuple[float, float]:
-    """Lives a second, and milliseconds of this process's CPU a life."""
-    began, before = time.perf_counter(), cpu_s()
+def _sum_of_steps(timings: Mapping[str, float]) -> float:
+    """Without those that are parts of another."""
+    return sum(seconds for name, seconds in timings.items() if ": " not in name)
+
+
+def _rate(backend: ProcessBackend, sensor: Sensor, count: int, workers: int) -> tuple[float, float, float]:
+    """Lives a second; milliseconds of CPU a life, of this process and of what the launcher starts."""
+    launcher = backend.launcher.pid
+    began, own, launched = time.perf_counter(), cpu_s(), tree_cpu_s(launcher)
     made = by_workers(backend, sensor, count, workers)
-    return made / (time.perf_counter() - began), (cpu_s() - before) / made * 1e3
+    spent = cpu_s() - own, tree_cpu_s(launcher) - launched
+    return made / (time.perf_counter() - began), spent[0] / made * 1e3, spent[1] / made * 1e3
 
 
 def by_workers(backend: ProcessBackend, sensor: Sensor, count: int, workers: int) -> int:
@@ -92,3 +105,9 @@ def cpu_s() -> float:
     """Seconds of CPU that this process has used."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     return own.ru_utime + own.ru_stime
+
+
+def tree_cpu_s(pid: int) -> float:
+    """Seconds of CPU of a process and of its children that have ended (proc(5), /proc/PID/stat)."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")

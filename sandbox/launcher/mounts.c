@@ -59,11 +59,12 @@ static int stage(const char *path)
 /* One that is there already stays as it is: to change it would copy it up, and be a change of the sandbox's. */
 static int make_folder(const struct operation *op)
 {
-	if (mkdir(op->text[0], 0700) < 0)
+	uid_t uid = (uid_t)number(op, 2);
+	gid_t gid = (gid_t)number(op, 3);
+
+	if (mkdir(op->text[0], (mode_t)number(op, 1)) < 0)
 		return errno == EEXIST ? 0 : -1;
-	if (lchown(op->text[0], (uid_t)number(op, 2), (gid_t)number(op, 3)) < 0)
-		return -1;
-	return chmod(op->text[0], (mode_t)number(op, 1));
+	return uid || gid ? lchown(op->text[0], uid, gid) : 0;
 }
 
 static int make_node(const struct operation *op)
