@@ -246,10 +246,16 @@ class Sensor:
                 self._reader.pull()
             raise LoadError(0, f"the event ring stays full: {kind.name} could not be recorded")
 
-    def drain(self, timeout_s: float = 0.0) -> EventBatch:
+    def drain(self, timeout_s: float = 0.0, *, gather_s: float = 0.0) -> EventBatch:
         """Events since the last drain, in `seq` order per sandbox; waits up to `timeout_s`, or until `nudge`,
-        for some."""
+        for some.
+
+        `gather_s`: how long to let events gather before looking, unless a ring fills or `nudge` comes: a
+        batch costs as much as hundreds of events, so a busy sandbox's should not be taken one by one.
+        """
         deadline = time.monotonic() + timeout_s
+        if gather_s and self._reader.sleep(gather_s):
+            deadline = 0.0
         while True:
             with self._lock:
                 batch = self._drain()

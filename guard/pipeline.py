@@ -29,7 +29,11 @@ _log = logging.getLogger("invigilator.pipeline")
 DRAIN_S = 0.25
 SETTLE_DRAIN_S = 0.02
 """How long one wait for the rings lasts; the second while someone waits for a sandbox's end."""
+GATHER_S = 0.02
+"""How long events gather in the rings while more and more come; a ring that fills ends the wait."""
 STORE_EVERY_S = 1.0
+FULL_BATCH = 4096
+"""Events after which more are taken at once."""
 SEGMENT_ROWS = 200_000
 """Events that make a segment before `STORE_EVERY_S` is over, and the most that one segment takes."""
 HELD_ROWS_MAX = 1_000_000
@@ -157,10 +161,12 @@ class Pipeline:
 
     def _read_until_stopped(self) -> None:
         retry_at = 0.0
+        busy = False
         while True:
             stopping = self._stopping
             if self._held_rows < HELD_ROWS_MAX:
-                batch = self._sensor.drain(SETTLE_DRAIN_S if self._settling else DRAIN_S)
+                batch = self._drain(busy)
+                busy = 0 < len(batch) < FULL_BATCH
                 self._hold(batch)
                 self._beside(batch)
             else:
@@ -174,6 +180,11 @@ class Pipeline:
             self._mark_settling()
             if stopping:
                 return
+
+    def _drain(self, busy: bool) -> EventBatch:
+        if self._settling:
+            return self._sensor.drain(SETTLE_DRAIN_S)
+        return self._sensor.drain(DRAIN_S, gather_s=GATHER_S if busy else 0.0)
 
     def _mark_settling(self) -> None:
         """Note how far the settling sandboxes were read; here, where no batch is between ring and `held`."""

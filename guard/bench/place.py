@@ -15,6 +15,7 @@ from invigilator.ebpf.build import object_file
 from invigilator.ebpf.events import Actor, Phase
 from invigilator.ebpf.loader import Kernel
 from invigilator.ebpf.sensor import Sensor
+from invigilator.guard.pipeline import GATHER_S
 from invigilator.profiles import library
 from invigilator.profiles.policy import Policy
 from invigilator.sandbox.base import Sandbox, SandboxSpec, Streams
@@ -56,7 +57,7 @@ def drained(sensor: Sensor) -> Iterator[None]:
 
     def take() -> None:
         while not done.is_set():
-            sensor.drain(0.05)
+            sensor.drain(0.05, gather_s=GATHER_S)
 
     thread = threading.Thread(target=take, daemon=True)
     thread.start()
