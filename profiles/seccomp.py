@@ -105,6 +105,10 @@ def _built(asked: str, userns_sysctl: bool) -> Filter:
     _refuse_namespaces(writer, calls, userns_sysctl)
     _refuse_ioctls(writer, calls)
     _refuse_families(writer)
+    if calls.foreign_abi == "allow" and "X86" in FOREIGN.get(os.uname().machine, ()):
+        writer.unexpressed.append(
+            "socketcall of i386 makes no socket: the family lies behind a pointer; its socket(2) does"
+        )
     _own_rules(writer, said.raw)
     return Filter(writer.program(), tuple(writer.refusals), tuple(writer.unexpressed))
 

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
@@ -63,6 +64,16 @@ static int thread(void)
 	pthread_t id;
 	int code = pthread_create(&id, NULL, nothing, NULL);
 	return code ? code : pthread_join(id, NULL);
+}
+
+/* i386's one call for all of sockets: its arguments lie behind a pointer. */
+static int socketcall(int family)
+{
+	uint32_t *words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+	words[0] = (uint32_t)family;
+	words[1] = SOCK_STREAM;
+	words[2] = 0;
+	return int80(102, 1, (long)words, 0);
 }
 
 static int ioctl_null(unsigned long command)
@@ -115,6 +126,16 @@ static int attempt(const char *call)
 	if (IS("ext4_move_ext")) return ioctl_null(0xc028660f);
 	if (IS("int80_getpid")) return int80(20, 0, 0, 0);
 	if (IS("int80_open")) return int80(5, 0, 0, 0);
+	if (IS("int80_socket_vsock")) return int80(359, AF_VSOCK, SOCK_STREAM, 0);
+	if (IS("int80_socketcall_vsock")) return socketcall(AF_VSOCK);
+	if (IS("int80_socketcall_inet")) return socketcall(AF_INET);
+	if (IS("x32_io_uring_setup")) return of(syscall(X32_SYSCALL_BIT | SYS_io_uring_setup, 1, space));
+	if (IS("int80_io_uring_setup")) return int80(SYS_io_uring_setup, 1, 0, 0);
+	if (IS("int80_unshare_user")) return int80(310, CLONE_NEWUSER, 0, 0);
+	if (IS("personality_query")) return of(syscall(SYS_personality, 0xffffffffUL));
+	if (IS("personality_no_randomize")) return of(syscall(SYS_personality, 0x0040000UL));
+	if (!strncmp(call, "ioctl=", 6)) return ioctl_null(strtoul(call + 6, NULL, 0));
+	if (!strncmp(call, "int80_ioctl=", 12)) return int80(54, 0, (long)strtoul(call + 12, NULL, 0), 0);
 	if (IS("x32_getpid")) return of(syscall(X32_SYSCALL_BIT | SYS_getpid));
 	fprintf(stderr, "no call %s\n", call);
 	exit(2);

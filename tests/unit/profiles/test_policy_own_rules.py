@@ -112,15 +112,8 @@ def test_diff_says_it_in_words(mine: library.Loaded) -> None:
 def test_what_a_policy_does_not_use_is_in_no_version() -> None:
     for name in library.list_names():
         confinement, detection, _ = canonical.parts(library.load(name))
-        assert set(confinement) == {
-            "mode",
-            "require",
-            "filesystem",
-            "network",
-            "limits",
-            "syscalls",
-            "phases",
-        }
+        keys = {"mode", "require", "filesystem", "network", "limits", "syscalls", "phases"}
+        assert set(confinement) == keys
         assert set(confinement["filesystem"]) == {"workspace", "submission", "hidden", "protected"}
         assert set(detection["filesystem"]) == {*confinement["filesystem"], "canaries"}
         for phase in (*confinement["phases"].values(), *detection["phases"].values()):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from invigilator.profiles import library, seccomp
-from invigilator.profiles.policy import Policy, Syscalls
+from invigilator.profiles.policy import CallArgument, CallRule, Policy, SeccompRules, Syscalls
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="the calls below are made by x86-64 numbers and instructions"
@@ -178,21 +178,64 @@ def test_one_call_refused_in_whole_and_in_part_compiles() -> None:
 
 
 def test_ioctl_numbers_are_those_of_the_kernels_headers(tmp_path: Path) -> None:
-    source = tmp_path / "numbers.c"
-    source.write_text(
-        "#include <stdio.h>\n#include <sys/ioctl.h>\n#include <linux/fs.h>\n#include <linux/sched.h>\n"
-        'int main(void) { printf("%d %d %d %d", TIOCSTI, (int)FICLONE, (int)FICLONERANGE, CLONE_NEWUSER); }\n'
-    )
+    source = Path(__file__).with_name("ioctl_numbers.c")
     program = tmp_path / "numbers"
     subprocess.run(["gcc", "-o", program, source], check=True, timeout=60)
-    found = subprocess.run([program], capture_output=True, check=True, timeout=10).stdout
-    ours = (
-        seccomp.TIOCSTI,
-        seccomp.EXTENT_IOCTLS["FICLONE"],
-        seccomp.EXTENT_IOCTLS["FICLONERANGE"],
-        seccomp.CLONE_NEWUSER,
-    )
-    assert tuple(map(int, found.split())) == ours
+    done = subprocess.run([program], capture_output=True, check=True, timeout=10)
+    found = list(map(int, done.stdout.split()))
+    extents = seccomp.EXTENT_IOCTLS
+    assert found[:2] == [seccomp.TIOCSTI, seccomp.CLONE_NEWUSER]
+    assert found[2:12] == list(extents.values())
+    assert found[12:] == [extents["FICLONE"], extents["FICLONERANGE"], extents["FIDEDUPERANGE"]]
+
+
+@pytest.mark.parametrize("name", seccomp.EXTENT_IOCTLS)
+def test_every_extent_ioctl_is_refused_where_denied_in_each_abi(
+    probe: Path, tmp_path: Path, name: str
+) -> None:
+    number = seccomp.EXTENT_IOCTLS[name]
+    calls = Syscalls(extent_exchange="deny", foreign_abi="allow")
+    both = seccomp.compile(Policy(name="x", syscalls=calls), "agent")
+    assert attempt(probe, both, f"ioctl={number:#x}", tmp_path) == errno.EOPNOTSUPP
+    assert attempt(probe, both, f"ioctl={number | 1 << 40:#x}", tmp_path) == errno.EOPNOTSUPP
+    assert attempt(probe, both, f"int80_ioctl={number:#x}", tmp_path) == errno.EOPNOTSUPP
+    alone = seccomp.compile(Policy(name="x", syscalls=Syscalls(extent_exchange="deny")), "agent")
+    assert attempt(probe, alone, f"int80_ioctl={number:#x}", tmp_path) == ENOSYS
+
+
+def test_in_an_allowed_foreign_abi_the_other_refusals_hold_too(probe: Path, tmp_path: Path) -> None:
+    built = seccomp.build(Policy(name="x", syscalls=Syscalls(foreign_abi="allow")), "agent")
+    expected = {
+        "int80_io_uring_setup": ENOSYS,
+        "int80_unshare_user": EPERM,
+        "int80_socket_vsock": errno.EAFNOSUPPORT,
+        "int80_socketcall_vsock": errno.EAFNOSUPPORT,
+        "x32_io_uring_setup": ENOSYS,
+    }
+    for call, code in expected.items():
+        assert attempt(probe, built.program, call, tmp_path) == code, call
+    assert any("socketcall" in text for text in built.unexpressed)
+
+
+def test_a_policys_own_rules_hold_with_their_conditions(probe: Path, tmp_path: Path) -> None:
+    rules = [
+        CallRule(names=["ptrace"], errno="EACCES"),
+        CallRule(
+            names=["personality"],
+            args=[CallArgument(index=0, op="SCMP_CMP_MASKED_EQ", value=0x40000, value_two=0x40000)],
+            errno="EINVAL",
+        ),
+        CallRule(names=["getpid"], action="SCMP_ACT_LOG"),
+        CallRule(names=["no_such_call"]),
+    ]
+    policy = Policy(name="x", seccomp=SeccompRules(raw=rules))
+    built = seccomp.build(policy, "agent")
+    assert attempt(probe, built.program, "ptrace_traceme", tmp_path) == errno.EACCES
+    assert attempt(probe, built.program, "personality_no_randomize", tmp_path) == errno.EINVAL
+    assert attempt(probe, built.program, "getpid", tmp_path) == FINE
+    assert any("no_such_call" in text for text in built.unexpressed)
+    observing = policy.model_copy(update={"mode": "observe"})
+    assert attempt(probe, seccomp.compile(observing, "agent"), "ptrace_traceme", tmp_path) == FINE
 
 
 def test_the_filter_leaves_no_descriptor_open() -> None:
