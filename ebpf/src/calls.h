@@ -93,6 +93,9 @@
 	CALL(umount, ALWAYS, 166, 52)         /* umount2 */ \
 	CALL(umount, ALWAYS, NONE, 22) \
 	CALL(move_mount, ALWAYS, 429, 429) \
+	CALL(open_tree, ALWAYS, 428, 428) \
+	CALL(open_tree, ALWAYS, 467, 467)     /* open_tree_attr */ \
+	CALL(fsopen, ALWAYS, 430, 430) \
 	CALL(pivot_root, ALWAYS, 155, 217) \
 	CALL(chroot, ALWAYS, 161, 61) \
 	CALL(memfd, ALWAYS, 319, 356) \
@@ -164,7 +167,7 @@
 	H(fallocate) H(fchmod) H(fchown) H(fsetxattr) H(truncate) H(chmod) H(fchmodat) H(chown) H(fchownat) \
 	H(setxattr) H(setxattrat) H(utimes) H(utimesat) H(rename) H(renameat) H(renameat2) H(link) H(linkat) \
 	H(symlink) H(symlinkat) H(unlink) H(rmdir) H(unlinkat) H(mkdir) H(mkdirat) H(mknod) H(mknodat) \
-	H(mount) H(umount) H(move_mount) H(pivot_root) H(chroot) H(memfd) H(execve) H(execveat) H(clone) \
+	H(mount) H(umount) H(move_mount) H(open_tree) H(fsopen) H(pivot_root) H(chroot) H(memfd) H(execve) H(execveat) H(clone) \
 	H(clone3) H(socket) H(connect) H(bind) H(listen) H(accept) H(sendto) H(sendmsg) H(sendmmsg) \
 	H(socketcall) H(ptrace) H(vm_access) H(kill) H(tgkill) H(pidfd_signal) H(setns) H(unshare) H(bpf) \
 	H(perf_open) H(module) H(finit_module) H(keyctl) H(userfaultfd) H(handle_open) H(pidfd_getfd) \

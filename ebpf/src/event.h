@@ -29,7 +29,7 @@ enum event_kind {
 	EVENT_TRUNCATE = 17,     /* a0 = new length */
 	EVENT_CHMOD = 18,        /* a0 = mode */
 	EVENT_CHOWN = 19,        /* a0 = uid, a1 = gid */
-	EVENT_MOUNT = 20,        /* path = target, path2 = source, a0 = flags; also move_mount, umount, pivot_root */
+	EVENT_MOUNT = 20,        /* path = target, path2 = source, a0 = flags; also move_mount, umount, pivot_root; open_tree of a copy and fsopen have no target */
 	EVENT_CLONE_RANGE = 21,  /* FICLONE, FICLONERANGE: object = destination, object2 = source, a0 = ioctl command */
 	EVENT_EXCHANGE_RANGE = 22, /* XFS_IOC_SWAPEXT, XFS_IOC_EXCHANGE_RANGE, EXT4_IOC_MOVE_EXT: both objects */
 	EVENT_COPY_RANGE = 23,   /* copy_file_range, sendfile, splice into a file: object = destination, object2 = source */
@@ -82,7 +82,7 @@ enum event_kind {
 	EVENT_LIMIT = 124,       /* text = which limit (output, disk, memory, pids, ttl); a0 = value, a1 = limit */
 	EVENT_CANARY = 125,      /* a canary was planted: path, object; text = hex SHA-256 of its content; a1 = size */
 	EVENT_CANARY_MATCH = 126, /* a canary's content found: path = where, text = which canary's path */
-	EVENT_GIT_FUTURE = 127,  /* the workspace's git store holds a commit that is no ancestor of HEAD: text = hex id, path2 = refs joined by NUL */
+	EVENT_GIT_FUTURE = 127,  /* the workspace's git store holds a commit that is no ancestor of HEAD: text = hex id, path2 = refs joined by NUL; a0 = 1: text = hex ids, joined by NUL, of trees and blobs that only such commits hold */
 };
 
 enum event_class {

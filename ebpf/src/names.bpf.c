@@ -381,6 +381,32 @@ HANDLER(on_move_mount)
 	return finish();
 }
 
+#define OPEN_TREE_CLONE 1
+
+/* A copy of mounts that hangs nowhere yet: what lies there can be reached through its descriptor. */
+HANDLER(on_open_tree)
+{
+	struct scratch *s = begin(EVENT_MOUNT, CLASS_FILE);
+
+	if (!s || !(s->call.args[2] & OPEN_TREE_CLONE))
+		return 0;
+	s->e.a0 = (__u32)s->call.args[2];
+	s->e.path2 = located(s->call.args[0], s->call.args[1], LAST_FOLLOWED);
+	return finish();
+}
+
+/* A file system to be configured and mounted; path2 = its type */
+HANDLER(on_fsopen)
+{
+	struct scratch *s = begin(EVENT_MOUNT, CLASS_FILE);
+
+	if (!s)
+		return 0;
+	s->e.a0 = (__u32)s->call.args[1];
+	s->e.path2 = said(s->call.args[0]);
+	return finish();
+}
+
 HANDLER(on_pivot_root)
 {
 	struct scratch *s = begin(EVENT_MOUNT, CLASS_FILE);

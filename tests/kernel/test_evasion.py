@@ -64,6 +64,19 @@ def test_a_folder_mounted_elsewhere_in_a_namespace_of_ones_own(box: Box, protect
     assert mounts[-1]["path"] == bytes(protected.parent.parent / "m")
 
 
+def test_mounts_that_hang_nowhere_are_told(box: Box, protected: Path) -> None:
+    told = box.run(
+        PROTECTED + "d = os.path.dirname(b); t = call(428, -100, d, 1); print(call(430, b'tmpfs', 0))\n"
+        "call(428, -100, d, 0); os.setresuid(65534, 65534, 65534); print(call(430, b'tmpfs', 0))",
+        protected,
+    )
+    made, refused = map(int, told.output.split())
+    clone, first, second = told.of(Kind.MOUNT)
+    assert (clone["path"], clone["path2"], clone["a0"]) == (b"", bytes(protected.parent), 1)
+    assert (first["path2"], first["result"], second["result"]) == (b"tmpfs", made, refused)
+    assert refused == -errno.EPERM
+
+
 def test_a_descriptor_passed_over_a_socket_is_still_the_object(box: Box, protected: Path) -> None:
     told = box.run(
         PROTECTED + "a, b = socket.socketpair()\nif not os.fork():\n"
