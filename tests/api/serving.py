@@ -54,7 +54,7 @@ class Service:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         transport = None if tcp else httpx.HTTPTransport(uds=str(self.home.serve_socket))
         base = f"http://127.0.0.1:{self.port}" if tcp else "http://serve"
-        made = httpx.Client(base_url=base, transport=transport, headers=headers, timeout=30)
+        made = httpx.Client(base_url=base, transport=transport, headers=headers, timeout=120)
         self.clients.append(made)
         return made
 
@@ -92,7 +92,7 @@ def serving(home: Home, *more: str, wait: bool = True, port: int | None = None) 
             client.close()
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.wait(timeout=20)
+        process.wait(timeout=120)
 
 
 def wait_for_store(service: Service, state: str = "ready") -> dict[str, Any]:

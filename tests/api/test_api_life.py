@@ -88,7 +88,7 @@ def test_it_works_from_a_checkout_and_a_home_in_a_closed_folder(tmp_path: Path) 
         for client in service.clients:
             client.close()
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=20)
+        process.wait(timeout=120)
     assert process.returncode == 0, (tmp_path / "log").read_text()
 
 
@@ -98,7 +98,7 @@ def mountinfo() -> list[str]:
 
 def test_a_second_one_in_the_same_home_says_who_serves(service: Service) -> None:
     command = [sys.executable, "-m", "invigilator.guard.cli.main", "serve", "--home", str(service.home.root)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert f"already runs here as process {service.process.pid}" in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -109,7 +109,7 @@ def test_a_port_in_use_and_an_address_for_all_are_refused(service: Service, tmp_
     for address, word in ((f"127.0.0.1:{service.port}", "cannot listen"), ("0.0.0.0:0", "loopback only")):
         command = [sys.executable, "-m", "invigilator.guard.cli.main", "serve"]
         command += ["--home", str(tmp_path / "home"), "--listen", address]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 1
         assert word in done.stderr
 
@@ -142,7 +142,7 @@ def test_killed_it_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
     with serving(home) as first:
         ship_report(first, report("kept"), tmp_path / "spool")
         first.process.kill()
-        first.process.wait(timeout=10)
+        first.process.wait(timeout=120)
     with serving(home) as second:
         answer = second.client().get("/v1/rollouts/kept")
         assert answer.json()["rollout_id"] == "kept"

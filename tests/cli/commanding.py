@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 GUARD = [sys.executable, "-m", "invigilator.guard.cli.main"]
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def test_completion_is_a_script_of_the_shell(lonely: Guard, shell: str) -> None:
     script = lonely("completion", shell).out
     assert "_GUARD_COMPLETE" in script
     if shell == "bash":
-        checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, timeout=10)
+        checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, timeout=120)
         assert checked.returncode == 0, checked.stderr
 
 
@@ -197,7 +197,7 @@ def test_completion_completes(lonely: Guard) -> None:
         "COMP_CWORD": "1",
     }
     done = subprocess.run(
-        [GUARD[0], "-m", GUARD[2]], capture_output=True, text=True, timeout=30, env=environment
+        [GUARD[0], "-m", GUARD[2]], capture_output=True, text=True, timeout=120, env=environment
     )
     assert done.stdout.split() == ["incidents"]
 

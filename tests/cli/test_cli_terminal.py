@@ -40,7 +40,7 @@ def on_a_terminal(guard: Guard, *arguments: str) -> str:
             break
         written += piece
     os.close(leader)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=120) == 0
     return written.decode()
 
 
@@ -110,7 +110,7 @@ def test_help_imports_nothing_heavy(lonely: Guard) -> None:
         "heavy = {'numpy', 'pandas', 'pyarrow', 'fastapi', 'httpx', 'chdb', 'pydantic', 'rich', 'yaml'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
-    done = subprocess.run([GUARD[0], "-c", script], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([GUARD[0], "-c", script], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
@@ -185,5 +185,5 @@ def test_a_reader_that_goes_away_is_no_error(guard: Guard) -> None:
     process.stdout.readline()
     process.stdout.close()
     said = process.stderr.read()
-    process.wait(timeout=30)
+    process.wait(timeout=120)
     assert said == b""

@@ -141,7 +141,7 @@ def test_without_root_it_says_what_is_missing_and_offline_commands_work(node, tm
             group=65534,
             extra_groups=(),
             env={**os.environ, "HOME": "/nonexistent", "INVIGILATOR_HOME": str(tmp_path / "none")},
-            timeout=60,
+            timeout=180,
             check=False,
         )
 
@@ -165,7 +165,7 @@ def test_without_btf_it_says_what_the_kernel_lacks(own_node):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         env=own_node.environment(),
-        timeout=60,
+        timeout=180,
         check=False,
     )
     refused(Run(done.returncode, done.stdout, done.stderr, None), "BTF", "CONFIG_DEBUG_INFO_BTF")

@@ -86,7 +86,7 @@ def test_a_pipe_that_nobody_reads_any_more_ends_the_command(node):
         env=node.environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert (piped.stdout, piped.returncode) == (b"y\n", 141), piped.stderr
@@ -100,7 +100,7 @@ def test_a_closed_standard_stream_is_no_obstacle(node, closed):
         ["bash", "-c", f"{command} {closed}"],
         env=node.environment(),
         capture_output=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 4, done.stderr
@@ -160,7 +160,7 @@ def test_signals_reach_the_command(node, tmp_path, number):
     script = f"trap 'echo got; exit 77' {number.name[3:]}; echo ready; while :; do sleep 0.05; done"
     process, report = start(node, tmp_path, script)
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (77, b"got\n"), err
     assert json.loads(report.read_text())["exit"]["code"] == 77
 
@@ -168,7 +168,7 @@ def test_signals_reach_the_command(node, tmp_path, number):
 def test_an_interrupted_rollout_ends_with_130_and_is_no_verdict(node, tmp_path):
     process, report = start(node, tmp_path, "echo ready; exec sleep 100")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 130, err
     told = json.loads(report.read_text())
     assert told["status"] == "failed" and "SIGINT" in told["failure"]
@@ -180,7 +180,7 @@ def test_a_command_deaf_to_interrupts_can_still_be_ended(node, tmp_path):
     for _ in range(5):
         process.send_signal(signal.SIGINT)
         time.sleep(0.2)
-    process.communicate(timeout=30)
+    process.communicate(timeout=180)
     assert process.returncode == 137
 
 
@@ -207,7 +207,7 @@ class Terminal:
                 self.seen += os.read(self.master, 65536)
             return text in self.seen
 
-        wait_until(seen, 30)
+        wait_until(seen, 180)
 
     def end(self):
         while True:
@@ -254,7 +254,7 @@ def test_ten_megabytes_of_arguments_are_refused_as_by_a_shell(node):
         "    print(one.exit_code, many.exit_code, box.exec('echo alive').stdout, box.verdict().status)\n"
     )
     done = subprocess.run(
-        [node.command()[0], "-c", code], env=node.environment(), capture_output=True, timeout=60, check=False
+        [node.command()[0], "-c", code], env=node.environment(), capture_output=True, timeout=180, check=False
     )
     assert done.stdout.split() == [b"126", b"126", b"alive", b"final"], done.stderr
 

@@ -73,7 +73,7 @@ def test_an_allowed_service_answers_and_nothing_else_does(own_node, tmp_path: Pa
     asking = own_node.command("run", *options, "--", "python3", "-c", ASK)
     command = ["unshare", "--net", "--mount", "bash", "-c", HOST, "host", *asking]
     environment = own_node.environment({"FOLDER": str(tmp_path)})
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found.pop("name") == "198.51.100.1"

@@ -57,7 +57,7 @@ def repository(tmp_path: Path) -> Path:
 
 def git(folder: Path, *arguments: str) -> str:
     command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=20).stdout
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=180).stdout
 
 
 def test_an_honest_repair_costs_nothing(node, policy, repository):
@@ -213,7 +213,7 @@ def test_a_step_is_named_in_the_incident(node, policy):
         [node.command()[0], "-c", code, policy()[1]],
         env=node.environment(),
         capture_output=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stderr

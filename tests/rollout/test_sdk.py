@@ -159,7 +159,7 @@ def test_a_sandbox_that_is_left_without_a_verdict_is_gone_and_failed(node, home)
             await box.exec("sleep 7784 & true")
 
     asyncio.run(run())
-    wait_until(lambda: not list(home.rollouts.iterdir()), 30)
+    wait_until(lambda: not list(home.rollouts.iterdir()), 180)
     done = node.guard("sql", "--json", "SELECT failure FROM rollouts WHERE rollout_id = 'left'")
     assert b"left without asking" in done.stdout, done.stderr
 

@@ -46,4 +46,4 @@ def test_eight_runs_at_once_share_an_agent_and_nothing_else(own_node: Node, tmp_
     agent = own_node.pid("agent")
     log = (own_node.home.run / "agent.log").read_text()
     assert agent is not None and "runs here already" not in log and "Traceback" not in log
-    wait_until(lambda: not list(Path("/sys/fs/cgroup").glob(f"*/invigilator/{agent}-*/*/*-*-*")), 20)
+    wait_until(lambda: not list(Path("/sys/fs/cgroup").glob(f"*/invigilator/{agent}-*/*/*-*-*")), 180)
