@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import logging
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -251,6 +253,10 @@ def _describe(error: Exception) -> Body:
         return {"kind": "order", "message": f"{where}: {first['msg']}"}
     if isinstance(error, GuardError | SandboxError | SpoolError):
         return {"kind": type(error).__name__, "message": str(error)}
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        _log.exception("a request failed")
+        where = error.filename2 or error.filename or "the state folder"
+        return {"kind": "space", "message": f"no space left for {os.fsdecode(where)}; free some on its disk"}
     if isinstance(error, KeyError | ValueError | TypeError | OSError):
         _log.exception("a request failed")
         return {"kind": type(error).__name__, "message": f"{type(error).__name__}: {error}"}

@@ -91,8 +91,13 @@ class Roots:
                 unfinished = self._folder / f".unfinished-{name}"
                 if unfinished.exists():
                     shutil.rmtree(unfinished)
-                _make_template(unfinished, self._own)
-                unfinished.replace(template)
+                try:
+                    _make_template(unfinished, self._own)
+                    unfinished.replace(template)
+                except BaseException:
+                    # Half a template on a full disk would keep it full.
+                    shutil.rmtree(unfinished, ignore_errors=True)
+                    raise
             held = os.open(template, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(held, fcntl.LOCK_SH)
             self._held.append(held)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar
@@ -114,4 +116,6 @@ class StoreGate:
             "guard serve is ending" if self.state == "closed" else "the store is being opened"
         )
         fix = "nothing that was acknowledged is lost"
+        if os.strerror(errno.ENOSPC) in why:
+            fix = f"free some on its disk; {fix}"
         return ProblemError(503, "store-unavailable", why, fix=fix, retry_after_s=1.0)

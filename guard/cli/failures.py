@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from invigilator.guard.cli.output import plain
 from invigilator.guard.errors import GuardError, MissingError
-from invigilator.guard.home import HOME_VARIABLE
+from invigilator.guard.home import HOME_VARIABLE, Home
 from invigilator.guard.packages import INSTALL, missing_package
 
 DEBUG_VARIABLE = "INVIGILATOR_DEBUG"
@@ -94,6 +94,15 @@ def reader_is_gone() -> bool:
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in look.poll(0))
 
 
+def output_is_stuck() -> bool:
+    """Whether what was printed cannot be written."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
 def end_by_sigpipe() -> NoReturn:
     """End as every tool does whose reader went away: by SIGPIPE, without a word."""
     # What Python would flush at exit has nowhere to go.
@@ -133,6 +142,10 @@ def of_system(error: OSError) -> Failure | None:
     reason = error.strerror or str(error)
     if error.filename is not None:
         return Failure(reason, os.fsdecode(error.filename), FIX_BY_ERRNO.get(error.errno or 0, ""))
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) and not output_is_stuck():
+        where = "" if "--home" in sys.argv else str(Home.locate().root)
+        fix = f"free some, or set {HOME_VARIABLE} to a folder on another disk"
+        return Failure("no space left for the state folder", where, fix)
     if error.errno in OUTPUT_ERRNOS:
         fix = FIX_BY_ERRNO.get(error.errno or 0, "name another place for it")
         return Failure(f"the output cannot be written: {reason}", fix=fix)
