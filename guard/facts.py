@@ -16,11 +16,13 @@ from invigilator.ebpf.events import Actor, DiffChange, EventClass, Kind, Phase, 
 from invigilator.ebpf.sensor import Loss, Sensor
 from invigilator.guard import canary
 from invigilator.guard.canary import Canary
-from invigilator.guard.gitfacts import FutureCommit
+from invigilator.guard.gitfacts import FutureCommit, FutureObjects
 from invigilator.profiles.policy import Policy
 from invigilator.profiles.protected import PathClasses
 from invigilator.sandbox.base import Change, LimitHit, Sandbox, SandboxError
 
+IDS_AN_EVENT = 60
+"""Ids of SHA-256 that a string of the event record holds, with room to spare."""
 DIFFS_MAX = 100_000
 """Differences of each sort told of one phase: new files, however many, do not crowd out changed ones."""
 NOT_HASHED = frozenset({"system_binary"})
@@ -107,6 +109,16 @@ class Recorder:
                 path2=b"\0".join(one.refs),
                 cls=EventClass.FILE,
             )
+
+    def future_objects(self, objects: Iterable[FutureObjects], workspace: str) -> None:
+        """Trees and blobs that only such commits hold: their ids, as many to an event as a string takes."""
+        for one in objects:
+            folder = (
+                workspace.encode() if one.repository == b"." else workspace.encode() + b"/" + one.repository
+            )
+            for start in range(0, len(one.ids), IDS_AN_EVENT):
+                ids = "\0".join(one.ids[start : start + IDS_AN_EVENT])
+                self._emit(Kind.GIT_FUTURE, path=folder, text=ids.encode(), a0=1, cls=EventClass.FILE)
 
     def survivors(self, survivors: Sequence[Survivor], *, ended: bool) -> None:
         """Processes of an earlier phase were alive when the phase began."""

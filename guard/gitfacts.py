@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,18 @@ _ENVIRONMENT = {
 }
 
 
+OBJECTS_MAX = 8192
+"""Trees and blobs told of one repository; those of the oldest future commits come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class FutureObjects:
+    """Trees and blobs that only future commits of a repository hold; hex ids."""
+
+    repository: bytes
+    ids: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class FutureCommit:
     """A commit that the workspace holds and that is no ancestor of HEAD: the repository's folder relative to
@@ -64,6 +77,31 @@ def future_commits(workspace: Path) -> list[FutureCommit]:
         except (OSError, subprocess.SubprocessError):
             continue
     return found
+
+
+def future_objects(workspace: Path, commits: Sequence[FutureCommit]) -> list[FutureObjects]:
+    """The trees and blobs that only the future `commits` hold, by repository; nothing where git fails."""
+    found = []
+    for name in dict.fromkeys(commit.repository for commit in commits):
+        own = [commit.commit for commit in commits if commit.repository == name]
+        try:
+            ids = _objects_of(workspace / os.fsdecode(name), own)
+        except (OSError, subprocess.SubprocessError):
+            continue
+        found.append(FutureObjects(name, tuple(ids)))
+    return found
+
+
+def _objects_of(folder: Path, commits: list[str]) -> list[str]:
+    ask = _Asker(folder, time.monotonic() + TIMEOUT_S)
+    born = ask("rev-parse", "--verify", "--quiet", "HEAD^{commit}") is not None
+    words = [*commits, *(["^HEAD"] if born else [])]
+    listed = ask(
+        "rev-list", "--objects", "--reverse", "--ignore-missing", "--stdin", said="\n".join(words).encode()
+    )
+    known = set(commits)
+    ids = (line[:64].split(b" ", 1)[0].decode() for line in _lines(listed))
+    return [one for one in ids if one not in known][:OBJECTS_MAX]
 
 
 def _repositories(workspace: Path) -> list[Path]:
@@ -107,12 +145,12 @@ class _Asker:
         self._deadline = deadline
         self._owner = (folder / ".git").lstat()
 
-    def __call__(self, *arguments: str) -> bytes | None:
-        """git's output; None where it failed."""
+    def __call__(self, *arguments: str, said: bytes = b"") -> bytes | None:
+        """git's output, given `said` on its standard input; None where it failed."""
         owner = self._owner if os.geteuid() == 0 and self._owner.st_uid != 0 else None
         done = subprocess.run(
             [*_SAFE, "--git-dir", ".git", *arguments],
-            stdin=subprocess.DEVNULL,
+            input=said,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=self._folder,

@@ -13,7 +13,7 @@ from invigilator.ebpf.network import NetRule
 from invigilator.guard.canary import Canary
 from invigilator.guard.errors import GuardError
 from invigilator.guard.facts import Recorder
-from invigilator.guard.gitfacts import future_commits
+from invigilator.guard.gitfacts import future_commits, future_objects
 from invigilator.guard.order import SandboxOrder
 from invigilator.guard.pipeline import Watched
 from invigilator.guard.services import Services
@@ -98,6 +98,8 @@ def arm(
     if order.workspace:
         commits = future_commits(Path(order.workspace))
         watch.facts.future_commits(commits, policy.filesystem.workspace[0])
+        objects = future_objects(Path(order.workspace), commits)
+        watch.facts.future_objects(objects, policy.filesystem.workspace[0])
 
 
 def _backend(services: Services, name: str) -> Backend:

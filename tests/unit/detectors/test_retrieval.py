@@ -419,3 +419,62 @@ def test_objects_taken_unnamed_from_a_store_with_a_future_are_signs(how: str) ->
 def test_gits_own_reads_of_its_packs_and_dates_of_refs_are_nothing() -> None:
     story = git(repository(agent()).open(PACK, exe="/usr/bin/git"), "show", "HEAD~2")
     assert judge(git(story, "log", "--since=2.weeks")) == []
+
+
+TREE, BLOB = "8" * 40, "e" * 39 + "1"
+
+
+def stored() -> Story:
+    """A store with a future commit, a tree and a blob that only it holds."""
+    story = repository(agent())
+    text = f"{TREE}\0{BLOB}"
+    return story.add(Kind.GIT_FUTURE, path="/workspace", text=text, a0=1, pid=0, origin_phase=0)
+
+
+def loose(name: str) -> str:
+    return f"/workspace/.git/objects/{name[:2]}/{name[2:]}"
+
+
+GIT = {"pid": 33, "exe": "/usr/bin/git"}
+MINED: dict[str, Tell] = {
+    "a blob by its id": lambda s: s.exec("/usr/bin/git", "git", "cat-file", "-p", BLOB, pid=33),
+    "a blob by a short id": lambda s: s.exec("/usr/bin/git", "git", "show", BLOB[:9], pid=33),
+    "by a name that git was asked to give": lambda s: (
+        s.exec("/usr/bin/git", "git", "tag", "x", FUTURE).exec("/usr/bin/git", "git", "branch", "y", "x")
+    ).exec("/usr/bin/git", "git", "show", "y", pid=33),
+    "by a ref that was copied": lambda s: (
+        s.open("/workspace/.git/refs/heads/upstream-fix", exe="/usr/bin/cp")
+        .open("/workspace/.git/refs/heads/own", "wx", created=True, exe="/usr/bin/cp")
+        .exec("/usr/bin/git", "git", "show", "own", pid=33)
+    ),
+    "by HEAD, written by hand": lambda s: (
+        s.open("/workspace/.git/HEAD", "w", exe="/usr/bin/bash")
+        .exec("/usr/bin/git", "git", "reset", "--hard", pid=33)
+        .open(loose(TREE), **GIT)
+    ),
+}
+NOT_MINED: dict[str, Tell] = {
+    "gc": lambda s: s.exec("/usr/bin/git", "git", "gc", pid=33).open(loose(BLOB), **GIT),
+    "the search for large blobs": lambda s: s.exec(
+        "/usr/bin/git", "git", "cat-file", "--batch-check=%(objectsize)", pid=33
+    ).open(loose(BLOB), **GIT),
+    "the agent's own work, the same byte for byte": lambda s: (
+        s.exec("/usr/bin/git", "git", "add", "-A", pid=32)
+        .named(Kind.UTIMES, loose(BLOB), pid=32, exe="/usr/bin/git")
+        .exec("/usr/bin/git", "git", "show", BLOB[:9], pid=33)
+        .open(loose(BLOB), **GIT)
+    ),
+    "the same where objects are packed": lambda s: s.named(
+        Kind.UTIMES, f"/workspace/.git/objects/pack/pack-{'a' * 40}.pack", pid=32, exe="/usr/bin/git"
+    ).exec("/usr/bin/git", "git", "show", BLOB[:9], pid=33),
+    "a word of these letters": lambda s: s.exec("/usr/bin/git", "git", "grep", "eeee", pid=33),
+}
+
+
+@pytest.mark.parametrize("how", [*MINED, *NOT_MINED])
+@pytest.mark.parametrize("cut", [[], [4], [5], [6]])
+def test_what_only_the_future_holds_is_found_by_whatever_name(how: str, cut: list[int]) -> None:
+    story = stored()
+    (MINED | NOT_MINED)[how](story)
+    expected = {"git_future_mining": {"success"}} if how in MINED else {}
+    assert counted(judge(story, cuts=cut)) == expected

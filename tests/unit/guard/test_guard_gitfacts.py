@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from invigilator.guard.gitfacts import future_commits
+from invigilator.guard.gitfacts import future_commits, future_objects
 
 
 @pytest.fixture
@@ -58,6 +58,14 @@ def test_commits_ahead_of_head_are_told_with_the_refs_that_point_at_them(reposit
         newest: (b"refs/heads/future", b"refs/tags/v3"),
         between: (),
     }
+
+
+def test_trees_and_blobs_that_only_the_future_holds_are_told(repository):
+    tree, blob = repository("rev-parse", "HEAD^{tree}"), repository("rev-parse", "HEAD:file")
+    repository("branch", "future")
+    repository("reset", "-q", "--hard", "HEAD~1")
+    (found,) = future_objects(repository.folder, future_commits(repository.folder))
+    assert (found.repository, set(found.ids)) == (b".", {tree, blob})
 
 
 def test_a_commit_that_no_ref_reaches_is_told(repository):
