@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from invigilator.guard.bench import flow, hooks, lives, many, work
+from invigilator.guard.bench import enforcement, flow, hooks, lives, many, work
 from invigilator.guard.bench.measure import Section
 from invigilator.guard.errors import GuardError
 from invigilator.guard.release import version
@@ -40,6 +40,10 @@ SECTIONS: Mapping[str, tuple[str, Callable[[bool], Section]]] = {
     "registrations": (
         "registrations with the sensor",
         lambda quick: lives.registrations(1_000 if quick else 20_000),
+    ),
+    "enforcement": (
+        "profiles made and loaded, a sandbox entered, a connect under many rules",
+        lambda quick: enforcement.enforcement(3 if quick else 15),
     ),
     "many": (
         "2,000 live sandboxes, 5,000 short ones",

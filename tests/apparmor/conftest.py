@@ -40,4 +40,4 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     for guest in config.stash.get(remote.GUESTS, {}).values():
         if guest.out is not None:
-            shutil.rmtree(guest.out, ignore_errors=True)
+            os.environ.get("RIG_KEEP") or shutil.rmtree(guest.out, ignore_errors=True)

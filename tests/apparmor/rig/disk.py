@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-FORMAT = 4
+FORMAT = 5
 SIZE_BYTES = 8 << 30
 """Sparse."""
 PACKAGES = (
@@ -23,6 +23,7 @@ PACKAGES = (
     "perl-base", "apparmor", "python3", "python3-venv", "python3-pip", "python3-setuptools", "python3-wheel",
     "python3-pytest", "python3-seccomp", "python3-apparmor", "python3-libapparmor", "libbpf1", "gcc",
     "libc6-dev", "make", "git", "sqlite3", "nodejs", "user-mode-linux", "netbase", "libnftables1",
+    "python3-yaml",
 )  # fmt: skip
 """With what they depend on; those that are not installed here are left out."""
 LEFT_OUT = re.compile(
@@ -124,13 +125,14 @@ def _files(packages: list[str]) -> set[str]:
     """Everything to copy: real paths, folders of their way included."""
     listed = subprocess.run(["dpkg", "-L", *packages], capture_output=True, text=True, check=True).stdout
     found: set[str] = set()
-    for line in [*listed.splitlines(), *_byte_code(), *_configuration()]:
+    for line in [*listed.splitlines(), *_configuration()]:
         if line.startswith("/") and not LEFT_OUT.match(line):
             folder, name = os.path.split(line)
             path = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118 (Path would drop nothing less)
             if os.path.lexists(path):
                 found.add(path)
     found.update(link for link in _links() if os.path.realpath(link) in found)
+    found.update(path for path in _byte_code() if str(Path(path).parents[1]) in found)
     for path in [*found]:
         found.update(str(parent) for parent in Path(path).parents)
     found.discard("/")

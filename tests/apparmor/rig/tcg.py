@@ -32,8 +32,8 @@ class Tcg(Kernel):
         command = [
             "qemu-system-x86_64", "-M", "q35", "-cpu", "max", "-accel", "tcg,thread=multi", "-smp", "2",
             "-m", MEMORY, "-nodefaults", "-nic", "none", "-display", "none", "-no-reboot", "-serial", "stdio",
-            "-drive", f"file={disk},format=raw,if=virtio,snapshot=on", "-kernel", str(found.kernel),
-            "-initrd", str(found.initrd), "-append", told,
+            "-drive", f"file={disk},format=raw,if=virtio,snapshot=on,file.locking=off",
+            "-kernel", str(found.kernel), "-initrd", str(found.initrd), "-append", told,
         ]  # fmt: skip
         for tag, folder, how in (
             ("out", out, ""), ("tree", CHECKOUT, ",readonly=on"), ("modules", found.modules, ",readonly=on"),

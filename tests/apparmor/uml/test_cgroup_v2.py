@@ -1,0 +1,88 @@
+"""Limits and phases in a kernel that has cgroup v2 alone."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from uml_boxes import Box
+
+from invigilator.profiles.policy import Limits, Policy
+from invigilator.sandbox.base import SandboxError, SandboxSpec
+from invigilator.sandbox.cgroups import CONTROLLERS, Hierarchies
+from invigilator.sandbox.process import ProcessBackend
+
+MIB = 1 << 20
+SMALL = Policy(name="small", limits=Limits(memory_bytes=96 * MIB, pids=24, cpus=0.5, disk_bytes=64 * MIB))
+
+
+@pytest.fixture
+def box(make_box: Callable[..., Box]) -> Box:
+    return make_box(SMALL)
+
+
+def test_v2_carries_every_limit() -> None:
+    found = Hierarchies.find()
+    assert not found.v1
+    assert found.limits_in_v2
+    assert not found.missing
+    assert set(CONTROLLERS) <= found.v2_controllers
+
+
+def test_the_limits_are_in_force(box: Box) -> None:
+    limited = box.sandbox._groups.limited
+    assert (limited / "memory.max").read_text() == f"{96 * MIB}\n"
+    assert (limited / "pids.max").read_text() == "24\n"
+    quota, period = map(int, (limited / "cpu.max").read_text().split())
+    assert quota * 2 == period
+    assert box.sandbox.enforcement()["cgroup"] == "enforce"
+
+
+def test_out_of_memory_ends_the_command_and_is_told(box: Box) -> None:
+    done = box.run("python3", "-c", f"x = bytearray({200 * MIB}); print(len(x))")
+    assert (done.status.reason, done.code) == ("oom", 137)
+    assert [hit.limit for hit in box.sandbox.limits_hit()] == ["memory"]
+
+
+def test_too_many_processes_are_refused_and_told(box: Box) -> None:
+    done = box.sh("for i in $(seq 40); do sleep 5 & done; echo $?")
+    assert "fork" in done.text
+    assert "pids" in [hit.limit for hit in box.sandbox.limits_hit()]
+
+
+def test_each_phase_has_its_leaf_and_survivors_are_seen_and_ended(box: Box) -> None:
+    assert len(set(box.sandbox.cgroups().values())) == 3
+    assert box.sh("sleep 60 & sleep 60 & echo started").text == "started\n"
+    assert len(box.sandbox.survivors("verify")) == 2
+    box.sandbox.end_processes("agent")
+    assert not box.sandbox.survivors("verify")
+    assert box.run("true").code == 0
+
+
+def test_a_fork_bomb_is_ended_with_its_sandbox_and_nothing_stays(backend: ProcessBackend) -> None:
+    made = backend.prepare(SandboxSpec(uuid.uuid4(), SMALL))
+    try:
+        made.start()
+        folder = made._groups.v2
+        Box(made).sh("bomb() { bomb | bomb & }; bomb; sleep 0.3")
+    finally:
+        made.remove()
+    assert not folder.exists()
+
+
+def test_what_a_dead_agent_left_is_swept(backend: ProcessBackend) -> None:
+    family = backend.parent_cgroup().parent.parent
+    dead = family / "999999-1" / "0" / str(uuid.uuid4())
+    dead.mkdir(parents=True)
+    assert backend.sweep() == 1
+    assert not (family / "999999-1").exists()
+    assert backend.parent_cgroup().is_dir()
+
+
+def test_controllers_that_cannot_be_passed_on_are_an_error_that_says_so(tmp_path: Path) -> None:
+    from invigilator.sandbox import cgroups
+
+    with pytest.raises(SandboxError, match="cannot pass controllers on"):
+        cgroups._pass_on(tmp_path / "gone", frozenset(CONTROLLERS))
