@@ -8,7 +8,7 @@ cd "$(dirname "$0")"
 venv=${1:-.venv}
 
 # What runs the guard on a node: the sensor, the launcher, the policy compilers.
-node="python3 python3-venv python3-seccomp python3-apparmor python3-libapparmor
+node="python3 python3-venv python3-seccomp apparmor python3-apparmor python3-libapparmor
       clang llvm libbpf-dev gcc libc6-dev make e2fsprogs nftables iproute2 git util-linux"
 # What the tests use besides: real peers, real file systems, a real ClickHouse listener.
 tests="python3-pip xfsprogs strace npm procps curl ca-certificates dpkg-dev zip unzip xz-utils sqlite3 lsof"

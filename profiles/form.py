@@ -6,6 +6,7 @@ The JSON Schema for editors is made from these models, and a file's errors are f
 from __future__ import annotations
 
 import errno
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -95,6 +96,10 @@ def _errno(value: Any) -> Any:
     return value
 
 
+def _word(value: Any) -> Any:
+    return int(value, 16) if isinstance(value, str) and re.fullmatch("0x[0-9a-fA-F]{1,16}", value) else value
+
+
 def _list_or_table(value: Any) -> Any:
     return {"paths": value} if isinstance(value, list) else value
 
@@ -134,7 +139,14 @@ Target = Annotated[
 Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 CallName = Annotated[str, Field(pattern="^[a-z0-9_]+$")]
-Word64 = Annotated[int, Field(ge=0, lt=1 << 64)]
+Word64 = Annotated[
+    int,
+    Field(ge=0, lt=1 << 64),
+    BeforeValidator(_word),
+    WithJsonSchema(
+        {"type": ["integer", "string"], "pattern": "^0x[0-9a-fA-F]{1,16}$", "examples": ["0x40000"]}
+    ),
+]
 RawRule = Annotated[str, BeforeValidator(_raw_rule), WithJsonSchema({"type": "string"})]
 Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 Number = Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False)]

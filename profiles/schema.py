@@ -24,6 +24,7 @@ def json_schema() -> dict[str, Any]:
     _offer_classes(definitions)
     _offer_kinds(definitions)
     _allow_rest(found)
+    _allow_text(definitions)
     return found
 
 
@@ -72,6 +73,13 @@ def _offer_kinds(definitions: dict[str, Any]) -> None:
     known = {"examples": sorted(kinds())}
     for key in ("disabled", "monitor_only"):
         definitions["DetectorsForm"]["properties"][key]["items"].update(known)
+
+
+def _allow_text(definitions: dict[str, Any]) -> None:
+    """AppArmor's own rules may be one block of text."""
+    rules = definitions["AppArmorForm"]["properties"]
+    listed = {key: value for key, value in rules["raw"].items() if key != "description"}
+    rules["raw"] = {"anyOf": [listed, {"type": "string"}], "description": rules["raw"]["description"]}
 
 
 def _allow_rest(value: Any) -> None:

@@ -11,21 +11,18 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 MAGIC: Final = struct.pack(">I", 0x1B5E783D)
 _BLOB_NAME: Final = b"\x04\x06\x00aadfa\x00\x06"
 _START: Final = 1
 _DIFF_ENCODED: Final = 0x80000000
 _INDEX: Final = 0xFFFFFF
-_TYPES: Final = {1: ">u1", 2: ">u2", 4: ">u4", 8: ">u8"}
+_TYPES: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _ACCEPT, _BASE, _CHECK, _DEFAULT, _CLASSES, _ACCEPT2, _NEXT = 1, 2, 3, 4, 5, 7, 8
 _OTHERS_SHIFT: Final = 14
 _QUIET_SHIFT: Final = 7
 _BITS: Final = {"x": 0x1, "w": 0x2, "r": 0x4, "a": 0x8, "l": 0x10, "k": 0x20, "m": 0x40}
 
-Table = npt.NDArray[np.integer]
+Table = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +46,6 @@ class Automaton:
 
     def __init__(self, binary: bytes) -> None:
         self._tables = _tables(_last_blob(binary))
-        self._base = self._tables[_BASE].astype(np.int64)
 
     def permissions(self, path: bytes) -> Permissions:
         """What is said of `path`, the name that the kernel gives an object."""
@@ -71,21 +67,21 @@ class Automaton:
     def _walk(self, state: int, text: bytes) -> int:
         classes = self._tables.get(_CLASSES)
         for byte in text:
-            state = self._step(state, byte if classes is None else int(classes[byte]))
+            state = self._step(state, byte if classes is None else classes[byte])
         return state
 
     def _step(self, state: int, byte: int) -> int:
         while True:
-            base = int(self._base[state])
+            base = self._tables[_BASE][state]
             place = (base & _INDEX) + byte
-            if int(self._tables[_CHECK][place]) == state:
-                return int(self._tables[_NEXT][place])
-            state = int(self._tables[_DEFAULT][state])
+            if self._tables[_CHECK][place] == state:
+                return self._tables[_NEXT][place]
+            state = self._tables[_DEFAULT][state]
             if not base & _DIFF_ENCODED:
                 return state
 
     def _accepted(self, state: int) -> Permissions:
-        allow, audit = int(self._tables[_ACCEPT][state]), int(self._tables[_ACCEPT2][state])
+        allow, audit = self._tables[_ACCEPT][state], self._tables[_ACCEPT2][state]
         both = audit | audit >> _OTHERS_SHIFT
         return Permissions(
             _letters(allow), _letters(allow >> _OTHERS_SHIFT), _letters(both), _letters(both >> _QUIET_SHIFT)
@@ -122,6 +118,6 @@ def _tables(blob: bytes) -> dict[int, Table]:
         if width not in _TYPES:
             break
         count = low * max(high, 1)
-        found[number] = np.frombuffer(blob, _TYPES[width], count, at + 12).astype(np.int64)
+        found[number] = struct.unpack_from(f">{count}{_TYPES[width]}", blob, at + 12)
         at += (12 + count * width + 7) & ~7
     return found

@@ -39,12 +39,13 @@ ESSENTIAL = (
     ("/{null,dev/stdin,dev/stdout,dev/stderr}", "rw"),
     ("/{memfd:*,SYSV*,dev/zero}{, (deleted)}", "rwkm"),
     ("/proc/{,**}", "r"),
+    ("/sys/devices/system/{cpu,node}/{,**}", "r"),
     (
         "/proc/[0-9]*/{,task/[0-9]*/}{comm,oom_score_adj,coredump_filter,fd/*,attr/**,{uid,gid}_map,setgroups}",
         "rw",
     ),
 )
-"""What programs need before they do anything of their own: streams, terminals, their own /proc."""
+"""What programs need before they do anything of their own: streams, terminals, /proc, how many processors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,8 @@ def _translate(said: str) -> bytes:
         elif here == "@" and said[at + 1 : at + 2] == "{":
             end = said.index("}", at)
             found.append(b"(?:" + _translate(VARIABLES[said[at + 2 : end]]) + b")")
-            step = end + 1 - at
+            # `@{PROC}/x` is `/proc/x`: of two slashes the second goes.
+            step = end + 1 - at + (said[end + 1 : end + 2] == "/")
         else:
             found.append(re.escape(here.encode()))
         at += step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from invigilator.profiles.apparmor import globs
 from invigilator.profiles.apparmor.line import Line, Where, letters
 from invigilator.profiles.apparmor.statements import Rule, parse
 from invigilator.profiles.policy import PhaseName, Policy
@@ -20,7 +21,15 @@ def of(policy: Policy, phase: PhaseName) -> list[tuple[Rule, Where]]:
 def lines(policy: Policy, phase: PhaseName) -> Iterator[Line]:
     """As they go into the profile: denials on the record, and with `mode: observe` allowed."""
     for rule, where in of(policy, phase):
-        yield Line(f"{_text(rule, observe=policy.mode == 'observe')},", where)
+        yield Line(f"{_resolved(_text(rule, observe=policy.mode == 'observe'))},", where)
+
+
+def _resolved(text: str) -> str:
+    """A profile includes no tunables, so that its text is all that it depends on."""
+    for name, value in globs.VARIABLES.items():
+        if name != "profile_name":
+            text = text.replace(f"@{{{name}}}/", value).replace(f"@{{{name}}}", value)
+    return text
 
 
 def _text(rule: Rule, *, observe: bool) -> str:

@@ -142,6 +142,7 @@ def test_what_it_uses_changes_the_confinement_alone(body: str) -> None:
 def test_the_schema_takes_these_rules_and_refuses_others() -> None:
     validator = jsonschema.Draft202012Validator(schema.json_schema())
     validator.validate(source.plain(source.parse(MINE, "mine.yaml")))
+    validator.validate({"version": 1, "name": "t", "apparmor": {"raw": "deny /a r,\n"}})
     for body in (
         {"files": [{"paths": ["/a"], "deny": ["chmod"]}]},
         {"files": [{"paths": []}]},
