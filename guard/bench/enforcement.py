@@ -6,7 +6,7 @@ import ipaddress
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,7 @@ def _entering(section: Section, backend: ProcessBackend, rounds: int) -> None:
                 )
 
 
-def _variants(box: ProcessSandbox) -> dict[str, Callable[[], object]]:
+def _variants(box: ProcessSandbox) -> dict[str, Callable[[], AbstractContextManager[None]]]:
     @contextmanager
     def whole() -> Iterator[None]:
         yield
@@ -125,7 +125,10 @@ def _variants(box: ProcessSandbox) -> dict[str, Callable[[], object]]:
         with replaced(box, "_profiles", {}):
             yield
 
-    found: dict[str, Callable[[], object]] = {"every tier": whole, "without seccomp": no_seccomp}
+    found: dict[str, Callable[[], AbstractContextManager[None]]] = {
+        "every tier": whole,
+        "without seccomp": no_seccomp,
+    }
     if apparmor.tier().state != "absent":
         found["without AppArmor"] = no_profile
     return found

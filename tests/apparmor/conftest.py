@@ -8,6 +8,9 @@ import shutil
 import pytest
 import remote
 
+KEEP = "RIG_KEEP"
+"""Set, it leaves what a guest wrote, in the cache folder, to be looked at."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -39,5 +42,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     for guest in config.stash.get(remote.GUESTS, {}).values():
-        if guest.out is not None:
-            os.environ.get("RIG_KEEP") or shutil.rmtree(guest.out, ignore_errors=True)
+        if guest.out is not None and KEEP not in os.environ:
+            shutil.rmtree(guest.out, ignore_errors=True)
