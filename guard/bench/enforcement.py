@@ -22,6 +22,7 @@ from invigilator.sandbox.process import ProcessBackend, ProcessSandbox
 
 RULES = (10, 1_000, 10_000)
 CONNECTS = 20_000
+Variant = Callable[[], AbstractContextManager[None]]
 CONNECT = """
 import socket, sys, time
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -110,7 +111,7 @@ def _entering(section: Section, backend: ProcessBackend, rounds: int) -> None:
                 )
 
 
-def _variants(box: ProcessSandbox) -> dict[str, Callable[[], AbstractContextManager[None]]]:
+def _variants(box: ProcessSandbox) -> dict[str, Variant]:
     @contextmanager
     def whole() -> Iterator[None]:
         yield
