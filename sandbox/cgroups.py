@@ -129,8 +129,8 @@ class SandboxCgroups:
     def remove(self, init: int | None = None) -> None:
         """Kill what is left, and remove the folders. `init`: a pidfd of the sandbox's init, whose end is the
         end of all its processes."""
-        _kill(self.v2)
         if init is not None:
+            _kill(self.v2)
             poller = select.poll()
             poller.register(init, select.POLLIN)
             poller.poll(EMPTY_TIMEOUT_S * 1000)

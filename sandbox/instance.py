@@ -44,7 +44,7 @@ from invigilator.sandbox.commands import Command
 from invigilator.sandbox.dying import is_dying
 from invigilator.sandbox.entering import Order, launch
 from invigilator.sandbox.ids import COUNT, FIRST, Ids
-from invigilator.sandbox.launching import Handles, Launcher
+from invigilator.sandbox.launching import Handles, Launcher, telling
 from invigilator.sandbox.layer import Layer, Layers
 from invigilator.sandbox.mounts import mount_table
 from invigilator.sandbox.spec import Slot
@@ -107,7 +107,8 @@ class ProcessSandbox(Sandbox):
         self._baseline: dict[bytes, changes.State] = {}
         self._profiles: apparmor.Phases = {}
         try:
-            self._prepare()
+            with telling("make the sandbox"):
+                self._prepare()
         except BaseException:
             self.remove()
             raise
@@ -138,6 +139,10 @@ class ProcessSandbox(Sandbox):
 
     def start(self) -> None:
         """See the contract."""
+        with telling("start the sandbox"):
+            self._start()
+
+    def _start(self) -> None:
         with self._watch.step("start"):
             specification = self._recipe.specification(self._first_id)
             init = os.open(self._groups.init, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -270,6 +275,7 @@ class ProcessSandbox(Sandbox):
         with self._watch.step("remove"):
             for command in self._commands:
                 command.close()
+            self._handles.close(but=Slot.INIT)  # what follows may need descriptors where there are no more
             if self._cgroups is not None:
                 self._cgroups.remove(self._handles.fds.get(Slot.INIT))
             self._handles.close()

@@ -5,14 +5,16 @@ The zygote ends when its control socket closes: it and all sandboxes end with th
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+import resource
 import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,10 +48,10 @@ class Handles:
     def __getitem__(self, slot: Slot) -> int:
         return self.fds[slot]
 
-    def close(self) -> None:
-        """Close all; idempotent."""
-        while self.fds:
-            os.close(self.fds.popitem()[1])
+    def close(self, *, but: Slot | None = None) -> None:
+        """Close all, but one; idempotent."""
+        for slot in [slot for slot in self.fds if slot is not but]:
+            os.close(self.fds.pop(slot))
 
 
 class Launcher:
@@ -146,17 +148,48 @@ class Launcher:
                 self._send(kind, theirs, spec, fds)
             ours.settimeout(REPLY_TIMEOUT_S)
             try:
-                data, received, _, _ = socket.recv_fds(ours, _REPLY.size, 16)
+                data, received, flags, _ = socket.recv_fds(ours, _REPLY.size, 16)
             except TimeoutError as error:
                 raise LauncherError("the launcher did not answer in time") from error
-        if len(data) != _REPLY.size:
-            raise LauncherError("the sandbox's init ended while it was being made")
-        code, op, slots, *spent = _REPLY.unpack(data)
-        if code:
-            raise _failure(spec, op, code)
-        names = [slot for slot in Slot if slots >> slot & 1]
-        seconds = {name: nanoseconds / 1e9 for name, nanoseconds in zip(SHARES, spent, strict=True)}
-        return Handles(dict(zip(names, received, strict=True)), seconds)
+        try:
+            return _handles(spec, data, received, cut=bool(flags & socket.MSG_CTRUNC))
+        except BaseException:
+            for fd in received:
+                os.close(fd)
+            raise
+
+
+def _handles(spec: Specification, data: bytes, received: Sequence[int], *, cut: bool) -> Handles:
+    if len(data) != _REPLY.size:
+        raise LauncherError("the sandbox's init ended while it was being made")
+    code, op, slots, *spent = _REPLY.unpack(data)
+    if code:
+        raise _failure(spec, op, code)
+    if cut:  # the kernel hands over as many as there is room for
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    names = [slot for slot in Slot if slots >> slot & 1]
+    seconds = {name: nanoseconds / 1e9 for name, nanoseconds in zip(SHARES, spent, strict=True)}
+    return Handles(dict(zip(names, received, strict=True)), seconds)
+
+
+@contextlib.contextmanager
+def telling(what: str) -> Iterator[None]:
+    """An OSError of this process, inside, is told as what could not be done, and what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        raise _cannot(what, error) from error
+
+
+def _cannot(what: str, error: OSError) -> SandboxError:
+    if error.errno != errno.EMFILE:
+        return LauncherError(f"cannot {what}: {error.strerror}", error.errno or 0)
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return LauncherError(
+        f"cannot {what}: this process has all the {limit} descriptors that it may have: run fewer sandboxes"
+        " at once, or raise the limit (ulimit -n) where the agent is started",
+        errno.EMFILE,
+    )
 
 
 def _failure(spec: Specification, op: int, code: int) -> SandboxError:
