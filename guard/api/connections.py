@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections import OrderedDict
 from typing import Any, ClassVar, Literal
@@ -26,6 +27,10 @@ BYTES_PER_CHECK = 64 << 10
 """What has to have moved since the last look: some 3 KiB/s, which any network does and no idler."""
 PEER_MOST = 256
 ALL_MOST = 2048
+
+_quiet = logging.getLogger("invigilator.serve.http")
+_quiet.setLevel(logging.ERROR)
+"""A line for each request that is no HTTP would let a stranger fill the disk."""
 
 
 class Connections:
@@ -69,6 +74,7 @@ class TimelyProtocol(H11Protocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.logger = _quiet
         self.peer = ""
         self._stage: Stage = "answering"
         self._deadline: asyncio.TimerHandle | None = None

@@ -72,6 +72,7 @@ class TokenFile:
         self._seen: tuple[int, int, int] | None = None
         self._tokens: dict[str, Token] = {}
         self._damaged: tuple[int, ...] = ()
+        self._trouble: int | None = None
 
     def find(self, text: str) -> Caller | None:
         """Who holds the token `text`, or None where it is wrong, expired or revoked."""
@@ -80,7 +81,9 @@ class TokenFile:
         try:
             token = self._read().get(token_id)
         except OSError as error:
-            _log.error("no token is accepted: %s: %s", self._path, error.strerror)
+            if self._trouble != error.errno:
+                _log.error("no token is accepted: %s: %s", self._path, error.strerror)
+            self._trouble = error.errno
             return None
         if prefix != PREFIX or token is None or not token.accepts(secret, time.time()):
             return None

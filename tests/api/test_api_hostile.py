@@ -250,3 +250,18 @@ def test_what_is_no_http_is_closed(attacked):
                 link.shutdown(socket.SHUT_WR)
             assert not json.dumps(answer_of(link).decode("latin-1")).count("Traceback")
     assert attacked.client().get("/v1/health").status_code == 200
+
+
+def test_a_stranger_writes_nothing_into_the_log(attacked):
+    log = attacked.home.run / "test.log"
+    before = log.read_bytes()
+    upgrade = b"GET / HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n"
+    for sent in (b"nonsense\r\n\r\n", upgrade):
+        for _ in range(20):
+            with contextlib.closing(tcp(attacked)) as link:
+                link.sendall(sent)
+                assert link.recv(100)
+    client = attacked.client("inv_wrong_wrong", tcp=True)
+    for _ in range(20):
+        assert client.get("/v1/rollouts").status_code in (401, 429)
+    assert log.read_bytes() == before
