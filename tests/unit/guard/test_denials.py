@@ -1,0 +1,178 @@
+"""Which sandbox a refusal belongs to, which call it is joined with, and when the class is not whole."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from invigilator.ebpf.events import EVENT, EventBatch, Kind, Phase, Tier
+from invigilator.ebpf.sensor import Sensor
+from invigilator.guard.denials import Denials
+from invigilator.profiles.policy import Policy
+from invigilator.sandbox.audit import AuditReader, Refusal
+
+SLOT, GONE = 3, 999_999_999
+PROFILE = {"profile": b"invigilator-00", "operation": b"open", "denied_mask": b"r"}
+
+
+class FakeSensor:
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+
+    def emit(self, slot: int, kind: Kind, **fields: Any) -> None:
+        self.told.append({"slot": slot, "kind": kind, **fields})
+
+    def nudge(self) -> None:
+        pass
+
+
+class FakeReader:
+    def __init__(self) -> None:
+        self.waiting: list[Refusal] = []
+        self.mark = self.set = 0
+        self.missing = 0
+
+    def read(self) -> list[Refusal]:
+        found, self.waiting, self.mark = self.waiting, [], self.set
+        return found
+
+    def lost(self) -> int:
+        return self.missing
+
+    def set_mark(self, number: int) -> None:
+        self.set = number
+
+
+class Place:
+    def __init__(self) -> None:
+        self.sensor, self.reader = FakeSensor(), FakeReader()
+        root = Path("/sys/fs/cgroup")
+        self.denials = Denials(cast(Sensor, self.sensor), cast(AuditReader, self.reader), root)
+        self.denials.watch(SLOT, {}, Policy(name="p"))
+
+    def refuse(self, *refusals: Refusal, batch: EventBatch | None = None) -> list[dict[str, Any]]:
+        """What is told of refusals; the events come with the drain after."""
+        self.reader.waiting += refusals
+        self.denials.step(EventBatch.empty())
+        for _ in range(4):
+            self.denials.step(batch or EventBatch.empty())
+            batch = None
+        return self.sensor.told
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    yield Place()
+
+
+def wall_and_boot() -> tuple[int, int]:
+    return time.time_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def events(*rows: dict[str, Any], strings: tuple[bytes, ...] = ()) -> EventBatch:
+    records = np.zeros(len(rows), EVENT)
+    for number, row in enumerate(rows):
+        for name, value in {"slot": SLOT, "pid": GONE, "kind": int(Kind.OPEN), **row}.items():
+            records[name][number] = value
+    return EventBatch(records, [b"", *strings])
+
+
+def refusal(wall: int, name: bytes = b"/grader/a", **more: Any) -> Refusal:
+    return Refusal("apparmor", False, wall, GONE, {**PROFILE, "name": name}, **more)
+
+
+def test_a_refusal_of_a_process_that_is_gone_is_told_of_its_sandbox_and_joined_to_its_call(
+    place: Place,
+) -> None:
+    wall, boot = wall_and_boot()
+    batch = events(
+        {"seq": 4, "kind": int(Kind.EXEC), "time_ns": boot - 10**6},
+        {"seq": 5, "result": -13, "time_ns": boot, "path": 2, "phase": 2, "start_ns": 77, "step": 9},
+        {"seq": 6, "result": -13, "time_ns": boot + 10**6, "path": 1, "phase": 2, "start_ns": 77, "step": 9},
+        strings=(b"/grader/a", b"/grader/b"),
+    )
+    (told,) = place.refuse(refusal(wall, count=3), batch=batch)
+    assert (told["slot"], told["kind"], told["path"]) == (SLOT, Kind.DENIAL, b"/grader/a")
+    assert (told["a0"], told["a1"], told["a2"]) == (3, 6, 0)
+    assert (told["start_ns"], told["step"], told["phase"]) == (77, 9, int(Phase.AGENT))
+    assert told["tiers"] == int(Tier.APPARMOR)
+    assert told["text"].startswith(b"open denied_mask=r")
+    assert place.denials.whole(SLOT)
+
+
+def test_a_call_at_another_time_or_of_another_process_is_not_joined(place: Place) -> None:
+    wall, boot = wall_and_boot()
+    batch = events(
+        {"seq": 5, "result": -13, "time_ns": boot - 10**9, "path": 1},
+        {"seq": 6, "result": -13, "time_ns": boot, "path": 1, "pid": 5},
+        strings=(b"/grader/a",),
+    )
+    (told,) = place.refuse(refusal(wall), batch=batch)
+    assert told["a1"] == 0
+
+
+def test_what_nobody_can_be_charged_with_makes_every_class_of_denials_incomplete(place: Place) -> None:
+    wall, _ = wall_and_boot()
+    assert not place.refuse(refusal(wall))
+    assert not place.denials.whole(SLOT)
+    place.denials.watch(SLOT + 1, {}, Policy(name="later"))
+    assert place.denials.whole(SLOT + 1)
+
+
+def test_lost_audit_records_make_the_class_incomplete(place: Place) -> None:
+    assert place.denials.whole(SLOT)
+    place.reader.missing = 1
+    assert not place.denials.whole(SLOT)
+
+
+def test_others_profiles_are_no_business_of_ours(place: Place) -> None:
+    wall, _ = wall_and_boot()
+    theirs = Refusal("apparmor", False, wall, os.getpid(), {"profile": b"docker-default", "name": b"/a"})
+    assert not place.refuse(theirs)
+    assert place.denials.whole(SLOT)
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(b"321", b"syscall bpf"), (b"250", b"syscall keyctl"), (b"425", None), (b"41", None)],
+    ids=["bpf", "keyctl", "io_uring_setup", "socket"],
+)
+def test_a_call_that_programs_do_without_is_no_denial(
+    place: Place, number: bytes, told: bytes | None
+) -> None:
+    wall, boot = wall_and_boot()
+    fields = {"subj": b"invigilator-00", "syscall": number, "arch": b"c000003e", "comm": b"node"}
+    batch = events({"seq": 8, "kind": int(Kind.EXEC), "time_ns": boot})
+    found = place.refuse(Refusal("seccomp", False, wall, GONE, fields), batch=batch)
+    assert [one["text"].partition(b" comm")[0] for one in found] == ([told] if told else [])
+
+
+def test_a_call_by_another_abi_is_told(place: Place) -> None:
+    wall, boot = wall_and_boot()
+    fields = {"subj": b"invigilator-00", "syscall": b"5", "arch": b"40000003"}
+    batch = events({"seq": 8, "kind": int(Kind.EXEC), "time_ns": boot})
+    (told,) = place.refuse(Refusal("seccomp", False, wall, GONE, fields), batch=batch)
+    assert told["text"].startswith(b"syscall number=5 abi=foreign")
+
+
+def test_who_settles_waits_until_what_came_before_is_told(place: Place) -> None:
+    wall, boot = wall_and_boot()
+    place.reader.waiting.append(refusal(wall))
+    batch = events({"seq": 8, "result": -13, "time_ns": boot, "path": 1}, strings=(b"/grader/a",))
+    done: list[bool] = []
+    waiter = threading.Thread(target=lambda: done.append(place.denials.settle()))
+    waiter.start()
+    while not place.reader.set:
+        time.sleep(0.001)
+    place.denials.step(EventBatch.empty())
+    place.denials.step(batch)
+    waiter.join(5)
+    assert done == [True]
+    assert place.sensor.told[0]["a1"] == 8
