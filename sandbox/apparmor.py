@@ -144,10 +144,18 @@ class Profiles:
 
     def swap(self, running: Phases, policy: Policy, layout: Layout | None = None) -> None:
         """Put another policy in force on sandboxes that run: their profiles keep their names and get its
-        rules, between two of their system calls. All sandboxes that share the profiles are meant."""
+        rules, between two of their system calls. All sandboxes that share the profiles are meant. `SandboxError` where
+        that cannot be done; nothing has changed then."""
         with self._lock:
+            others = self._compiled(policy, layout or Layout())
+            wanted: dict[str, Profile] = {}
             for phase, name in running.items():
-                self._write(_named(self._compiled(policy, layout or Layout())[phase], name))
+                if wanted.setdefault(name, others[phase]).name != others[phase].name:
+                    raise SandboxError(
+                        f"policy {policy.name} tells phases apart that share a profile here: start a new sandbox"
+                    )
+            for name, other in wanted.items():
+                self._write(_named(other, name))
                 # The next sandbox of the first policy needs a profile of its own again.
                 self._swapped[name] = self._swapped.get(name, 0) + 1
 
