@@ -113,6 +113,7 @@ class Profiles:
         self._users: Counter[str] = Counter()
         self._idle: dict[str, None] = {}
         self._swapped: dict[str, int] = {}
+        self._firsts: dict[str, str] = {}
 
     def take(self, policy: Policy, layout: Layout | None = None) -> Phases:
         """The profiles that a sandbox of this policy enters, loaded; to be given back. `layout`: its root's.
@@ -144,20 +145,22 @@ class Profiles:
 
     def swap(self, running: Phases, policy: Policy, layout: Layout | None = None) -> None:
         """Put another policy in force on sandboxes that run: their profiles keep their names and get its
-        rules, between two of their system calls. All sandboxes that share the profiles are meant. `SandboxError` where
-        that cannot be done; nothing has changed then."""
+        rules, between two of their system calls. All sandboxes that share the profiles are meant.
+        `SandboxError` where that cannot be done."""
         with self._lock:
             others = self._compiled(policy, layout or Layout())
             wanted: dict[str, Profile] = {}
             for phase, name in running.items():
                 if wanted.setdefault(name, others[phase]).name != others[phase].name:
                     raise SandboxError(
-                        f"policy {policy.name} tells phases apart that share a profile here: start a new sandbox"
+                        f"policy {policy.name} tells phases apart that share a profile: start a new sandbox"
                     )
             for name, other in wanted.items():
                 self._write(_named(other, name))
                 # The next sandbox of the first policy needs a profile of its own again.
-                self._swapped[name] = self._swapped.get(name, 0) + 1
+                first = self._firsts.get(name, name)
+                if self._current(first) == name:
+                    self._swapped[first] = self._swapped.get(first, 0) + 1
 
     def observed(self, phases: Phases) -> State:
         """What is in force for a sandbox with these profiles: the weakest of them, as the kernel tells it."""
@@ -203,6 +206,7 @@ class Profiles:
             os.close(lock)
             raise
         self._loaded[name] = lock
+        self._firsts[name] = profile.name
         self._idle[name] = None
 
     def _write(self, profile: Profile) -> None:
@@ -224,6 +228,7 @@ class Profiles:
         """Forget a profile, and unload it where nobody else holds it: who is in a profile that goes would be
         in none."""
         self._idle.pop(name, None)
+        self._firsts.pop(name, None)
         lock = self._loaded.pop(name, None)
         if lock is None:
             return
