@@ -35,12 +35,16 @@ static __always_inline bool first_touch(struct file *file, struct inode *inode, 
 	return true;
 }
 
-/* A name that failed: sought where something may be there, which is seldom; of what is not there, as it was said. */
+#define ENOENT 2
+#define ENOTDIR 20
+#define EINVAL 22
+
+/* A name that failed: sought where it was refused, which is seldom; as it was said where nothing, or no link, is there. */
 static __always_inline void tried(struct scratch *s, int folder, __u64 path)
 {
-	bool absent = s->call.result == -ENOENT || s->call.result == -ENOTDIR;
+	bool usual = s->call.result == -ENOENT || s->call.result == -ENOTDIR || s->call.result == -EINVAL;
 
-	s->e.path = located(folder, path, absent ? LAST_SAID : LAST_FOLLOWED);
+	s->e.path = located(folder, path, usual ? LAST_SAID : LAST_FOLLOWED);
 	take_led_to(s);
 }
 

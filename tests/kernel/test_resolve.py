@@ -229,6 +229,20 @@ def test_among_too_many_neighbours_the_folder_is_told(box: Box, tmp_path: Path) 
     assert gone["path"] == bytes(tmp_path / "many/first") and not gone["flags"] & Flag.PATH_USER
 
 
+def test_a_way_past_too_many_neighbours_is_told_as_far_as_it_was_followed(box: Box, tmp_path: Path) -> None:
+    (tmp_path / "many" / "deep").mkdir(parents=True)
+    (tmp_path / "many" / "deep" / "f").write_text("x")
+    told = box.run(
+        "os.chdir(sys.argv[1]); os.stat('many/deep')\n"
+        "for n in range(9000): os.mknod(f'many/{n}')\nprint(call(87, b'many/../many/deep/f'))",
+        tmp_path,
+    )
+    assert int(told.output) == 0
+    gone = told.one(Kind.UNLINK)
+    assert gone["path"] == bytes(tmp_path / "many/deep/f")
+    assert gone["flags"] & Flag.PATH_USER
+
+
 def test_a_link_too_long_to_be_in_memory_leaves_what_was_said(box: Box, tree: Path) -> None:
     """Documented: a link's text of a length that a file system keeps in a block is not followed."""
     long = "../w/" * 200 + "../bin"
