@@ -252,7 +252,9 @@ def _describe(error: Exception) -> Body:
         where = ".".join(map(str, first["loc"]))
         return {"kind": "order", "message": f"{where}: {first['msg']}"}
     if isinstance(error, GuardError | SandboxError | SpoolError):
-        return {"kind": type(error).__name__, "message": str(error)}
+        full = os.strerror(errno.ENOSPC) in str(error) and "free " not in str(error)
+        fix = "; free some on the state folder's disk" if full else ""
+        return {"kind": type(error).__name__, "message": f"{error}{fix}"}
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         _log.exception("a request failed")
         where = error.filename2 or error.filename or "the state folder"

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -211,23 +212,32 @@ def test_a_store_that_is_held_by_another_delays_nothing_but_the_shipping(own_nod
     assert int(str(row["n"])) == events["produced"]
 
 
+@contextlib.contextmanager
+def disk_of_its_own(folder: Path, size: str, mode: int) -> Iterator[None]:
+    """A small disk at `folder` while the body runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode={mode:o}", "small", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
 @pytest.fixture
-def small_disk(tmp_path):
+def small_disk():
     """A node whose spool is on a disk of its own, of two mebibytes."""
     with new_node() as made:
         made.home.make()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "spool", made.home.spool], check=True)
-        made.home.spool.chmod(0o700)
-        try:
-            yield made
-        finally:
-            made.end()
-            subprocess.run(["umount", made.home.spool], check=True)
+        with disk_of_its_own(made.home.spool, "2m", 0o700):
+            try:
+                yield made
+            finally:
+                made.end()
 
 
-def fill(node: Node) -> Path:
-    """Take all that is free on the spool's disk."""
-    filler = node.home.spool / "filler"
+def fill(node: Node, folder: Path | None = None) -> Path:
+    """Take all that is free on the spool's disk, or on that of `folder`."""
+    filler = (folder or node.home.spool) / "filler"
     descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT)
     try:
         for size in (65536, 1):
@@ -278,6 +288,54 @@ def test_a_damaged_node_id_is_said_and_nothing_begins_until_it_is_mended(own_nod
     assert "Traceback" not in run.said and file.read_bytes() == content
     file.unlink()
     assert own_node.run(command=["true"]).code == 0
+
+
+def test_a_full_disk_of_the_store_delays_nothing_but_the_shipping():
+    with new_node() as node:
+        node.home.make()
+        with disk_of_its_own(node.home.store, "64m", 0o711):
+            try:
+                assert node.run(command=["true"]).code == 0
+                filler = fill(node, node.home.store)
+                run = node.run("--rollout", "waits", command="echo fine")
+                assert (run.code, run.stdout, run.report["status"]) == (0, b"fine\n", "final"), run.said
+                assert "safe but not in the store" in run.said and "free some" in run.said
+                # What is in the store can still be asked for.
+                assert ask(node, "SELECT count() AS n FROM rollouts_current") in ([{"n": 1}], [{"n": "1"}])
+                filler.unlink()
+                wait_until(lambda: not list(node.home.spool.glob("*.arrow")), 60)
+                rows = ask(node, "SELECT status FROM rollouts WHERE rollout_id = 'waits'")
+                assert [row["status"] for row in rows] == ["final"]
+            finally:
+                node.end()
+
+
+def test_a_full_state_folder_starts_nothing_is_said_and_leaves_nothing_in_the_way():
+    with new_node() as node, disk_of_its_own(node.home.root, "300m", 0o711):
+        try:
+            # Enough for the folders, too little for the template of the default root.
+            filler = fill(node, node.home.root)
+            run = node.run(command="echo ran")
+            assert (run.code, run.stdout) == (125, b"")
+            assert "no space left" in run.said.lower() and "free some" in run.said, run.said
+            with filler.open("r+b") as file:
+                file.truncate(filler.stat().st_size - (30 << 20))
+            run = node.run(command="echo ran")
+            assert (run.code, run.stdout) == (125, b"")
+            assert "no space left" in run.said.lower() and "free some" in run.said, run.said
+            assert not list(node.home.roots.glob(".unfinished-*"))
+            made = node.guard("token", "create", "--role", "trainer", "--name", "kept")
+            assert made.returncode == 0, made.stderr
+            more = fill(node, node.home.run)
+            refused = node.guard("token", "create", "--role", "trainer", "--name", "lost")
+            assert refused.returncode == 1 and b"no space left" in refused.stderr, refused.stderr
+            kept = json.loads(node.guard("token", "list", "--json").stdout)
+            assert [one["name"] for one in kept] == ["kept"]
+            more.unlink()
+            filler.unlink()
+            assert node.run(command=["true"]).code == 0
+        finally:
+            node.end()
 
 
 def test_the_agent_told_to_end_ends_its_rollouts_as_failed(own_node, tmp_path):
