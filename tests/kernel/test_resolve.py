@@ -9,7 +9,7 @@ import pytest
 
 from invigilator.ebpf.events import Flag, Kind
 
-from .conftest import Box
+from .conftest import PRELUDE, Box
 
 OVERLAY = """
 assert call(272, 0x20000) == 0; call(165, b'none', b'/', 0, 0x44000, 0)
@@ -252,6 +252,38 @@ def test_a_link_too_long_to_be_in_memory_leaves_what_was_said(box: Box, tree: Pa
     event = told.one(Kind.UNLINK)
     assert event["path"] == bytes(tree / "w" / "long" / "tool")
     assert event["flags"] & Flag.PATH_USER
+
+
+CHURN = """
+import random
+r = random.Random(int(sys.argv[2])); names = [b'a', b'b', b'c', b'dd', b'..']
+assert call(161, os.fsencode(sys.argv[1])) == 0; os.chdir('/')  # `..` leads no further
+def some(): return b'/'.join(r.choice(names) for _ in range(r.randint(1, 5)))
+ways = [(os.mkdir, 1), (os.rename, 2), (os.symlink, 2), (os.rmdir, 1), (os.unlink, 1),
+        (lambda p: os.chmod(p, 0o755), 1), (lambda p, q: call(316, -100, p, -100, q, 2), 2)]
+for _ in range(1500):
+    way, count = r.choice(ways)
+    try: way(*[some() for _ in range(count)])
+    except OSError: pass
+"""
+
+
+def test_names_that_change_underfoot_stay_below_their_folder(box: Box, tmp_path: Path) -> None:
+    """Four at once make, move, exchange and remove what the others walk through."""
+    told = box.run(
+        "kids = []\nfor n in range(4):\n    p = os.fork()\n    if not p: os.execv(sys.executable,"
+        " [sys.executable, '-I', '-S', '-c', sys.argv[2], sys.argv[1], str(n)])\n"
+        "for _ in range(4): assert os.wait()[1] == 0",
+        tmp_path,
+        PRELUDE + CHURN,
+    )
+    kinds = (Kind.MKDIR, Kind.RENAME, Kind.SYMLINK, Kind.UNLINK, Kind.CHMOD)
+    events = [e for kind in kinds for e in told.of(kind)]
+    assert len(events) == 6000
+    followed = [e for e in events if not e["flags"] & (Flag.PATH_USER | Flag.STRING_LOST)]
+    assert len(followed) > 500
+    assert {e["path"] for e in followed if not e["path"].startswith(bytes(tmp_path))} == set()
+    assert box.sensor.loss(box.slot).lost == 0
 
 
 def test_links_in_a_circle_end(box: Box, tmp_path: Path) -> None:
