@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 CONSOLE_KEPT_BYTES = 4000
+END_S = 30.0
 
 
 class RigError(Exception):
@@ -75,6 +77,18 @@ def run(kernel: Kernel, disk: Path, job: str, out: Path, timeout_s: float, words
     return Outcome(status, said, console, time.monotonic() - began)
 
 
+def _end(guest: subprocess.Popen[bytes]) -> None:
+    """End it and what is left of it: user-mode-linux has a process of this machine's for each of its own, all
+    in the group that is its alone."""
+    deadline = time.monotonic() + END_S
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(guest.pid, signal.SIGKILL)
+            guest.poll()
+            time.sleep(0.01)
+        raise RigError(f"the guest's processes (group {guest.pid}) do not end")
+
+
 def _boot(command: list[str], scratch: Path, timeout_s: float) -> str:
     with (scratch / "console").open("w+b") as console:
         guest = subprocess.Popen(
@@ -91,9 +105,6 @@ def _boot(command: list[str], scratch: Path, timeout_s: float) -> str:
         except subprocess.TimeoutExpired:
             pass
         finally:
-            # The session is the guest's own: user-mode-linux has a host process for each of its own.
-            if guest.poll() is None:
-                os.killpg(guest.pid, signal.SIGKILL)
-                guest.wait(10)
+            _end(guest)
         console.seek(0)
         return console.read().decode(errors="replace")[-CONSOLE_KEPT_BYTES:]
