@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from invigilator.guard.cli.help import Ordered
 from invigilator.guard.cli.server import JsonOption, LimitOption, ServerOption, chosen, client, named
 
 group = typer.Typer(
+    cls=Ordered,
     name="incidents",
     help="List, show and review incidents.",
     no_args_is_help=True,

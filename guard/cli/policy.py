@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from invigilator.guard.cli.help import Ordered
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -21,6 +23,7 @@ PolicyArgument = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 group = typer.Typer(
+    cls=Ordered,
     name="policy",
     help="Check, show, explain, compare and compile policies.",
     no_args_is_help=True,
@@ -226,7 +229,10 @@ def compile_policy(
         Path | None, typer.Option(metavar="DIR", help="Folder to write the artefacts into.")
     ] = None,
     phase: Annotated[Phase | None, typer.Option(help="Print this phase's artefacts.")] = None,
-    tier: Annotated[list[Tier] | None, typer.Option(help="Print this tier's; again for more.")] = None,
+    tier: Annotated[
+        list[Tier] | None,
+        typer.Option(metavar="TIER", help="Print apparmor's, seccomp's, network's or cgroup's; repeatable."),
+    ] = None,
     resolve: Annotated[bool, typer.Option("--resolve", help="Turn names into addresses (DNS).")] = False,
     json_output: JsonOption = False,
 ) -> None:

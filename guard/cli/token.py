@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from invigilator.guard.cli.help import Ordered
 from invigilator.guard.cli.server import JsonOption, named
 
 if TYPE_CHECKING:
@@ -16,7 +17,11 @@ DAY_S = 86_400.0
 DAYS_MOST = 36_500
 FACTS = ("id", "name", "role", "expires_at")
 group = typer.Typer(
-    name="token", help="Make, list and revoke access tokens.", no_args_is_help=True, rich_markup_mode=None
+    cls=Ordered,
+    name="token",
+    help="Make, list and revoke access tokens.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
