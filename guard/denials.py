@@ -36,14 +36,16 @@ _log = logging.getLogger("invigilator.denials")
 
 STEPS = 2
 """Drains that a record waits for: its call's own event may come with the next one, or the one after."""
-KEPT_S = 2.0
+KEPT_S = 5.0
 """How long events are kept to be joined with records that come later than they."""
 KEPT_ROWS = 200_000
+PIDS = 1 << 22
+"""More process numbers than any kernel has (PID_MAX_LIMIT, linux/threads.h)."""
 NEAR_NS = 20_000_000
 """Between the record and the call's end, both on the wall clock; a record's time has milliseconds."""
 EMITTED_MAX = 500
 """Denials made events by one step; more of them are left out, and their class is degraded."""
-MARK_S = 5.0
+MARK_S = 20.0
 ABSENT = (errno.ENOSYS, errno.EAFNOSUPPORT, errno.EOPNOTSUPP)
 """A call that a filter answers so is one that the kernel seems not to have: programs ask, and do without."""
 NATIVE = {"x86_64": b"c000003e", "aarch64": b"c00000b7"}
@@ -100,6 +102,8 @@ class Denials:
         self._changed = threading.Condition()
         self._waiting: list[_Waiting] = []
         self._recent: deque[tuple[float, EventBatch]] = deque()
+        self._slots = np.zeros(PIDS, np.int32)
+        self._phases = np.zeros(PIDS, np.uint8)
         self._left_out = 0
         self._marks = 0
         self._reached = 0
@@ -159,9 +163,9 @@ class Denials:
         now = time.monotonic()
         if len(batch):
             records = batch.records
-            begins = np.isin(records["kind"], (int(Kind.FORK), int(Kind.EXEC)))
+            self._slots[records["pid"]], self._phases[records["pid"]] = records["slot"], records["phase"]
             refused = np.isin(records["result"], (-errno.EACCES, -errno.EPERM))
-            self._recent.append((now, batch.select(begins | refused)))
+            self._recent.append((now, batch.select(refused)))
         while self._recent and (
             now - self._recent[0][0] > KEPT_S or sum(len(kept) for _, kept in self._recent) > KEPT_ROWS
         ):
@@ -180,25 +184,18 @@ class Denials:
                 return slot, watched.phases[number]
         return None, Phase.UNKNOWN
 
-    def _slot_of_gone(self, pid: int) -> int | None:
-        """By the latest event of a process that is gone."""
-        for _, batch in reversed(self._recent):
-            rows = np.flatnonzero(batch.records["pid"] == pid)
-            if len(rows):
-                return int(batch.records["slot"][rows[-1]])
-        return None
-
     def _tell(self, one: _Waiting) -> None:
         refusal = one.refusal
-        slot = one.slot if one.slot is not None else self._slot_of_gone(refusal.pid)
-        if slot is None or (watched := self._watched.get(slot)) is None:
+        # A process that is gone is known by its events: no other sandbox has had its number since.
+        slot = one.slot if one.slot is not None else int(self._slots[refusal.pid])
+        if (watched := self._watched.get(slot)) is None:
             self._left_out += refusal.count
             return
         text = _text(refusal, watched.policy)
         if text is None:
             return
         own = self._own_event(slot, refusal)
-        phase = own.phase or int(one.phase)
+        phase = own.phase or int(one.phase) or int(self._phases[refusal.pid])
         self._sensor.emit(
             slot,
             Kind.DENIAL,

@@ -52,9 +52,12 @@ class Attack:
     always: str | None = None
     confined: bool = False
     once: bool = False
+    unless: str | None = None
 
     def concerns(self, policy: Policy) -> bool:
         """Whether the policy means to refuse it."""
+        if self.unless is not None and getattr(policy.syscalls, self.unless) == "allow":
+            return False
         if self.class_ is None:
             return True
         access = protected.class_access(policy, "agent").get(self.class_)

@@ -16,7 +16,8 @@ user-mode-linux with AppArmor, by the project's own launcher and profiles. The s
 
 - **refused+**: the attack did not work, and the kernel's audit records tell of the refusal.
 - refused: it did not work. A mount, a capability or a namespace refuses without a record; the event of
-  the call has the error. Of a refused capability AppArmor tells once for each profile and processor.
+  the call has the error. Of a refused capability AppArmor tells once for each profile and processor,
+  so that a + there would say which attack came first.
 - works: this tier alone does not refuse it.
 - (refused): it does not work even with every tier off; the reason is given below the table.
 - ·: the policy does not mean to refuse it.
@@ -87,7 +88,7 @@ def _policies(results: Results) -> list[str]:
                 continue
             whole = results[name, frozenset(TIERS), attack.id]
             alone = results[name, frozenset(["apparmor"]), attack.id]
-            plus = "+" if alone.told and not alone.worked else ""
+            plus = "+" if alone.told and not alone.worked and not attack.once else ""
             cells.append("WORKS" if whole.worked else f"refused{plus}")
         lines.append(_row(f"`{attack.id}`", *cells))
     return lines
@@ -96,8 +97,9 @@ def _policies(results: Results) -> list[str]:
 def _cell(attack: Attack, found: Found, *, whole: bool = False) -> str:
     if found.worked:
         return "WORKS" if whole else "works"
-    word = "**refused+**" if found.told else "refused"
-    return word if whole or found.told or attack.always is None else "(refused)"
+    told = found.told and not attack.once
+    word = "**refused+**" if told else "refused"
+    return word if whole or told or attack.always is None else "(refused)"
 
 
 def _header(*names: str) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from battery import PLANTED, TOOL, policy_of
+from battery import PLANTED, TOOL, only, policy_of
 
 from invigilator.ebpf.events import EventClass, Kind, Tier
 from invigilator.ebpf.sensor import Sensor
@@ -56,6 +56,10 @@ class Node:
         wanted = report.sandbox_id.replace("-", "")
         found = [row for row in rows if _hex(row["sandbox_id"]) == wanted]
         return sorted(found, key=lambda row: int(row["seq"]))
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _hex(value: Any) -> str:
@@ -144,7 +148,9 @@ ATTACKS = {
 
 @pytest.fixture(scope="module")
 def attacked(node: Node) -> Course:
-    return play(node, "strict", ATTACKS)
+    """With the masks off, which would refuse the same before AppArmor is asked."""
+    with only(frozenset({"apparmor", "seccomp", "capabilities"})):
+        return play(node, "strict", ATTACKS)
 
 
 def test_every_tier_is_in_force_and_the_record_is_whole(attacked: Course) -> None:
@@ -166,10 +172,10 @@ def test_every_tier_is_in_force_and_the_record_is_whole(attacked: Course) -> Non
     ],
 )
 def test_a_refusal_of_apparmor_is_an_event_joined_to_its_call(attacked: Course, path: str, word: str) -> None:
-    found = [row for row in attacked.denials() if row["path"] in (path, path.encode())]
+    about = [row for row in attacked.denials() if row["path"] in (path, path.encode())]
+    found = [row for row in about if _text(row["text"]).startswith(word)]
     assert found, ([(row["path"], row["text"]) for row in attacked.denials()], attacked.said)
     denial = found[0]
-    assert str(denial["text"]).startswith(word)
     call = attacked.joined(denial)
     assert call["result"] in (-13, -1)
     assert call["pid"] == denial["pid"]
@@ -177,12 +183,11 @@ def test_a_refusal_of_apparmor_is_an_event_joined_to_its_call(attacked: Course, 
 
 
 def test_a_refusal_of_seccomp_is_an_event_joined_to_its_call(attacked: Course) -> None:
-    found = [row for row in attacked.denials() if "keyctl" in str(row["text"])]
+    found = [row for row in attacked.denials() if "keyctl" in _text(row["text"])]
     assert found, ([(row["path"], row["text"]) for row in attacked.denials()], attacked.said)
     assert int(found[0]["tiers"]) & int(Tier.SECCOMP)
     call = attacked.joined(found[0])
     assert call["result"] == -1
-    assert int(Kind.KEYCTL) in (call["kind"], int(Kind.KEYCTL))
 
 
 def test_honest_work_has_no_denial(node: Node) -> None:

@@ -35,7 +35,8 @@ WORK = {
     "shell": "find / -xdev -name passwd 2>/dev/null | head -3; ls -la /etc /usr >/dev/null; ps ax >/dev/null;"
     " df -h . >/dev/null; mktemp -d; sleep 0.1 & kill $!; wait; echo $((6 * 7))",
     "root": "touch /usr/bin/mine && chmod 755 /usr/bin/mine && chown 1:1 /usr/bin/mine"
-    " && python3 -c 'import os; os.setgid(65534); os.setuid(65534); print(os.getuid())' && mkdir -p /opt/x && ln -s /opt/x /srv/y",
+    " && python3 -c 'import os; os.setgid(65534); os.setuid(65534); print(os.getuid())'"
+    " && mkdir -p /opt/x && ln -s /opt/x /srv/y",
 }
 
 

@@ -18,7 +18,7 @@ from invigilator.guard.denials import Denials
 from invigilator.profiles.policy import Policy
 from invigilator.sandbox.audit import AuditReader, Refusal
 
-SLOT, GONE = 3, 999_999_999
+SLOT, GONE = 3, (1 << 22) - 1
 PROFILE = {"profile": b"invigilator-00", "operation": b"open", "denied_mask": b"r"}
 
 
