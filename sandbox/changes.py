@@ -113,8 +113,8 @@ class Walk:
                     if moved:
                         yield from self._brought(inner, before, fd, path)
                     yield from self.folder(fd, before if before.fds else inner, top, path)
-                if opaque or moved:
-                    yield from self._replaced(fd, lower, name, path)
+                    if opaque or moved:
+                        yield from self._replaced(fd, inner if moved else None, before, path)
         finally:
             self.depth -= 1
 
@@ -125,12 +125,14 @@ class Walk:
             if not _exists(upper, inside) and (kind := _brings(inner, before, inside)):
                 yield Change(below, kind, state.st_size, state.st_mode, self._inode(below, state))
 
-    def _replaced(self, upper: int, lower: LowerFolder, name: bytes, path: bytes) -> Iterator[Change]:
-        """A new folder of an old folder's name: what of the old one is not in it."""
-        with lower.enter(name) as inner:
-            for below, state in files_below(inner, path, REMOVED_MAX):
-                if not _exists(upper, below[len(path) + 1 :]):
-                    yield Change(below, "removed", 0, state.st_mode, state.st_ino)
+    def _replaced(
+        self, upper: int, inner: LowerFolder | None, before: LowerFolder, path: bytes
+    ) -> Iterator[Change]:
+        """A new folder of an old folder's name: what of the old one is neither in it nor brought along."""
+        for below, state in files_below(before, path, REMOVED_MAX):
+            inside = below[len(path) + 1 :]
+            if not _exists(upper, inside) and not (inner and _has(inner, inside)):
+                yield Change(below, "removed", 0, state.st_mode, state.st_ino)
 
     def _compare(
         self, upper: int, name: bytes, state: os.stat_result, fd: int, before: os.stat_result
@@ -251,6 +253,13 @@ def _source(lower: LowerFolder, top: LowerFolder, name: bytes, moved: bytes | No
     if moved:
         return top.walk_to(moved) if moved.startswith(b"/") else lower.enter(moved)
     return lower.enter(name)
+
+
+def _has(folder: LowerFolder, path: bytes) -> bool:
+    """Whether a lower folder has an entry at a path below it."""
+    parent, _, name = path.rpartition(b"/")
+    with folder.walk_to(parent) as inner:
+        return inner.find(name) is not None
 
 
 def _brings(inner: LowerFolder, before: LowerFolder, path: bytes) -> Literal["added", "modified"] | None:

@@ -56,6 +56,16 @@ def test_what_ends_with_the_same_content_is_no_change(make_box: MakeBox, workspa
     assert told(box) == set()
 
 
+def test_a_folder_moved_away_and_back_is_no_change(make_box: MakeBox, workspace: Path) -> None:
+    (workspace / "sub" / "inner").mkdir()
+    (workspace / "sub" / "inner" / "c").write_text("c")
+    box = make_box(workspace=workspace)
+    box.sh("mv sub s2; mv s2 sub; cp sub/b.txt k; echo x > sub/b.txt; mv k sub/b.txt; mv sub s3; mv s3 sub")
+    assert told(box) == set()
+    box.sh("mv sub s2; mv s2 sub; rm sub/inner/c")
+    assert told(box) == {("/workspace/sub/inner/c", "removed")}
+
+
 def test_a_folder_made_anew_or_moved_in_is_compared_with_the_one_that_had_its_name(
     make_box: MakeBox, workspace: Path
 ) -> None:
