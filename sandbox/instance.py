@@ -8,9 +8,7 @@ import select
 import signal
 import stat
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from invigilator.profiles import limits as limit_compiler
@@ -39,50 +37,16 @@ from invigilator.sandbox.base import (
     SandboxSpec,
     Streams,
 )
-from invigilator.sandbox.cgroups import Cgroups, SandboxCgroups
+from invigilator.sandbox.cgroups import SandboxCgroups
 from invigilator.sandbox.commands import Command
 from invigilator.sandbox.dying import is_dying
 from invigilator.sandbox.entering import Order, launch
-from invigilator.sandbox.ids import COUNT, FIRST, Ids
-from invigilator.sandbox.launching import Handles, Launcher, telling
-from invigilator.sandbox.layer import Layer, Layers
+from invigilator.sandbox.ids import COUNT, FIRST
+from invigilator.sandbox.launching import Handles, telling
+from invigilator.sandbox.layer import Layer
+from invigilator.sandbox.machinery import Machinery, Stopwatch
 from invigilator.sandbox.mounts import mount_table
 from invigilator.sandbox.spec import Slot
-
-
-@dataclass(slots=True)
-class Machinery:
-    """What the sandboxes of one agent share."""
-
-    home: Path
-    launcher: Launcher
-    cgroups: Cgroups
-    ids: Ids
-    layers: Layers
-    roots: root.Roots
-    links: network.Links
-    profiles: apparmor.Profiles
-
-    @property
-    def stage(self) -> Path:
-        """An empty folder to build upon, in private mount namespaces only."""
-        return self.home / "sandboxes"
-
-
-@dataclass(slots=True)
-class Stopwatch:
-    """Seconds of each step of a sandbox's making and unmaking, by name."""
-
-    steps: dict[str, float] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Time what is done inside."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.steps[name] = self.steps.get(name, 0.0) + time.perf_counter() - began
 
 
 class ProcessSandbox(Sandbox):

@@ -17,9 +17,10 @@ from invigilator.sandbox.base import (
 )
 from invigilator.sandbox.cgroups import Cgroups
 from invigilator.sandbox.ids import Ids
-from invigilator.sandbox.instance import Machinery, ProcessSandbox
+from invigilator.sandbox.instance import ProcessSandbox
 from invigilator.sandbox.launching import Launcher
 from invigilator.sandbox.layer import Layers
+from invigilator.sandbox.machinery import Machinery
 
 
 class ProcessBackend(Backend):
