@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 from collections.abc import Iterator
@@ -45,8 +46,15 @@ def key(profile: Profile, features: Path | None) -> str:
     found = abi.find()
     state = Path(found).stat()
     digest.update(f"{abi.version(found)} {state.st_size} {state.st_mtime_ns}".encode())
-    digest.update(features_digest(features).encode())
+    known = features_digest if features != parser.FEATURES else _kernels_digest
+    digest.update(known(features).encode())
     return digest.hexdigest()[:48]
+
+
+@functools.lru_cache(maxsize=1)
+def _kernels_digest(features: Path) -> str:
+    """Of the running kernel, whose features change at boot alone: some hundred files."""
+    return features_digest(features)
 
 
 def features_digest(features: Path | None) -> str:

@@ -113,13 +113,12 @@ def _pinned(policy: Policy, layout: Layout) -> frozenset[bytes]:
 def _refused(found: Sequence[Denial], layout: Layout, pinned: frozenset[bytes]) -> Iterator[Line]:
     for denial in found:
         access = letters(denial.access, deny=True)
-        for name, patterns in _named(denial.path, denial.spared, layout, denial.where):
-            for pattern in patterns:
-                yield Line(f"audit deny {quoted(pattern)} {access},", denial.where)
-                if denial.access & frozenset("rwl"):
-                    # Else a link elsewhere would be the way to it: the kernel compares the rights of a link
-                    # and its target only where the caller owns the target (profile_path_link, file.c).
-                    yield Line(f"audit deny link {quoted('/**')} -> {quoted(pattern)},", denial.where)
+        for name, pattern in _named(denial.path, denial.spared, layout):
+            yield Line(f"audit deny {quoted(pattern)} {access},", denial.where)
+            if denial.access & frozenset("rwl"):
+                # Else a link elsewhere would be the way to it: the kernel compares the rights of a link and
+                # its target only where the caller owns the target (profile_path_link, file.c).
+                yield Line(f"audit deny link {quoted('/**')} -> {quoted(pattern)},", denial.where)
             if denial.access & frozenset("rw"):
                 yield from _held(name, pinned, denial.where)
 
@@ -134,22 +133,20 @@ def _held(name: bytes, pinned: frozenset[bytes], where: Where) -> Iterator[Line]
 def _observed(found: Sequence[Denial], layout: Layout) -> Iterator[Line]:
     """The same paths, allowed and on the record: a denial would hold in complain mode too."""
     for denial in found:
-        for _, patterns in _named(denial.path, denial.spared, layout, denial.where):
-            for pattern in patterns:
-                yield Line(f"audit {quoted(pattern)} {letters(denial.access)},", denial.where)
+        for _, pattern in _named(denial.path, denial.spared, layout):
+            yield Line(f"audit {quoted(pattern)} {letters(denial.access)},", denial.where)
 
 
-def _named(
-    path: bytes, spared: Sequence[bytes], layout: Layout, where: Where
-) -> Iterator[tuple[bytes, list[str]]]:
-    """(name, patterns) for each name that the kernel may have for the path or a part of it."""
+def _named(path: bytes, spared: Sequence[bytes], layout: Layout) -> Iterator[tuple[bytes, str]]:
+    """(name, pattern) for each name that the kernel may have for the path or a part of it."""
     for name, meant in other_names(path, layout.aliases):
         if any(meant == other or meant.startswith(other + b"/") for other in spared):
             continue
-        inside = [
-            name + other[len(meant) :] for other in spared if other.startswith(meant.rstrip(b"/") + b"/")
-        ]
-        yield name, territory(name, inside)
+        below = meant.rstrip(b"/") + b"/"
+        yield (
+            name,
+            territory(name, [name + other[len(meant) :] for other in spared if other.startswith(below)]),
+        )
 
 
 def _allowed(policy: Policy, phase: PhaseName, layout: Layout) -> Iterator[Line]:
@@ -158,12 +155,12 @@ def _allowed(policy: Policy, phase: PhaseName, layout: Layout) -> Iterator[Line]
     yield from (Line(f"{quoted(pattern)} {access},", base) for pattern, access in ESSENTIAL)
     links: dict[frozenset[str], list[str]] = {}
     for path, access, where in allowances(policy, phase):
-        for _, patterns in _named(path, (), layout, where):
+        for _, pattern in _named(path, (), layout):
             kept = access - {"l"}
             if kept:
-                yield from (Line(f"{quoted(pattern)} {letters(kept)},", where) for pattern in patterns)
+                yield Line(f"{quoted(pattern)} {letters(kept)},", where)
             if "l" in access:
-                links.setdefault(access, []).extend(patterns)
+                links.setdefault(access, []).append(pattern)
     for access, names in links.items():
         targets = [one for other, patterns in links.items() if access <= other for one in patterns]
         yield Line(f"link {quoted(_either(names))} -> {quoted(_either(targets))},", base)

@@ -39,18 +39,23 @@ def _escaped(byte: int) -> str:
     return character if character.isalnum() or character == "/" or byte in _PLAIN else f"\\{character}"
 
 
-def territory(path: bytes, without: Iterable[bytes] = ()) -> list[str]:
-    """Patterns that together match `path` and all below it, but nothing that is or is below one of `without`.
+def territory(path: bytes, without: Iterable[bytes] = ()) -> str:
+    """The pattern of `path` and all below it, but of nothing that is or is below one of `without`.
 
     AppArmor has no "except": a denial wins over every allowance, however precise. So what is to be spared is
-    spelt out: names that differ from the spared one in some letter.
+    spelt out: names that differ from the spared one in some letter. They are alternatives of one pattern,
+    since the parser's time grows steeply with the number of rules.
     """
     top = b"" if path == b"/" else path
     spared = [other[len(top) :].strip(b"/") for other in without]
     tree: dict[bytes, Tree] = {}
     for other in spared:
         _grow(tree, [part for part in other.split(b"/") if part])
-    return _patterns(literal(top), tree)
+    if not tree:
+        return literal(top) + BELOW if top else "/{,**}"
+    begins = literal(top) or "/"
+    endings = [pattern.removeprefix(begins) for pattern in _patterns(literal(top), tree)]
+    return f"{begins}{{{','.join(endings)}}}"
 
 
 Tree = dict[bytes, "Tree"]
@@ -68,7 +73,7 @@ def _grow(tree: Tree, parts: Sequence[bytes]) -> None:
 
 def _patterns(top: str, tree: Tree) -> list[str]:
     if not tree:
-        return [top + BELOW if top else "/{,**}"]
+        return [top + BELOW]
     found = [f"{top}{{,/}}" if top else "/"]
     found += _other_names(f"{top}/", b"", sorted(tree))
     for name, inner in sorted(tree.items()):

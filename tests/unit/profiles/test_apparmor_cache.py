@@ -53,8 +53,8 @@ def _made(text_of: str, folder: str) -> bytes:
 
 def test_processes_at_once_compile_once_and_all_have_the_same(tmp_path: Path, counted: Path) -> None:
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(4, mp_context=context) as pool:
-        asked = [pool.submit(_made, "swe-task", str(tmp_path / "cache")) for _ in range(12)]
+    with concurrent.futures.ProcessPoolExecutor(3, mp_context=context) as pool:
+        asked = [pool.submit(_made, "swe-task", str(tmp_path / "cache")) for _ in range(9)]
         assert len({one.result(timeout=60) for one in asked}) == 1
     assert compilations(counted) == 1
 

@@ -38,7 +38,7 @@ def neighbours(path: bytes, byte: int, at: int) -> list[bytes]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(PATH, st.sampled_from(PLAIN), st.integers(0, 40))
 def test_any_name_matches_itself_and_no_neighbour(path: bytes, byte: int, at: int) -> None:
     asked = of_rules(f"{names.quoted(names.literal(path))} r")
@@ -47,13 +47,13 @@ def test_any_name_matches_itself_and_no_neighbour(path: bytes, byte: int, at: in
         assert ("r" in asked.permissions(other).allowed) == (other == path)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(PATH, st.lists(PATH, max_size=3), st.sampled_from(PLAIN), st.integers(0, 40))
 def test_a_folder_without_what_is_spared_is_exactly_that(
     path: bytes, inside: list[bytes], byte: int, at: int
 ) -> None:
     spared = [path + one for one in inside]
-    asked = of_rules(*(f"{names.quoted(pattern)} r" for pattern in names.territory(path, spared)))
+    asked = of_rules(f"{names.quoted(names.territory(path, spared))} r")
     for one in (path, *spared):
         for probe in (one, *neighbours(one, byte, at)):
             if b"//" in probe or probe[-2:] == b"//":
@@ -63,7 +63,7 @@ def test_a_folder_without_what_is_spared_is_exactly_that(
 
 
 def test_the_whole_root_can_be_held_without_a_folder() -> None:
-    asked = of_rules(*(f"{names.quoted(pattern)} r" for pattern in names.territory(b"/", [b"/usr/lib"])))
+    asked = of_rules(f"{names.quoted(names.territory(b'/', [b'/usr/lib']))} r")
     for path in (b"/", b"/etc/passwd", b"/usr", b"/usr/", b"/usr/li", b"/usr/libx", b"/u"):
         assert "r" in asked.permissions(path).allowed, path
     for path in (b"/usr/lib", b"/usr/lib/", b"/usr/lib/x/y"):

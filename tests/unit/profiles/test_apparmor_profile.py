@@ -318,3 +318,14 @@ def test_the_agent_cannot_signal_or_trace_the_platform_and_the_platform_can() ->
     assert 'signal (send, receive) peer="invigilator-*",' in platform
     assert 'ptrace (read, trace, readby, tracedby) peer="invigilator-*",' in platform
     assert 'ptrace (readby, tracedby) peer="invigilator-*",' in agent
+
+
+def test_hundreds_of_nested_classes_are_one_profile() -> None:
+    table: dict[bytes, tuple[Access, Access]] = {}
+    for outer in range(50):
+        table[b"/srv/data %d/secret" % outer] = ("deny", "deny")
+        for inner in range(5):
+            table[b"/srv/data %d/secret/part%d/public" % (outer, inner)] = ("allow", "watch")
+    asked = automaton(policy_of(table))
+    assert "r" not in asked.permissions(b"/srv/data 49/secret/part4/publi").allowed
+    assert set("rw") <= asked.permissions(b"/srv/data 49/secret/part4/public/x").allowed

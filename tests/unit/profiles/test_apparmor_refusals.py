@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
 from apparmor_asked import needs_parser
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from invigilator.profiles import apparmor, check, library
+from invigilator.profiles.apparmor import abi, parser
 from invigilator.profiles.errors import PolicyError
 
 HEAD = "version: 1\nname: t\nextends: swe-task\nrequire: [seccomp, apparmor]\n"
@@ -169,3 +174,31 @@ def test_a_circle_of_extends_is_refused_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match=r"a\.yaml → b\.yaml → c\.yaml → a\.yaml") as refused:
         library.load(str(tmp_path / "a.yaml"))
     assert refused.value.line == 3
+
+
+PIECES = st.sampled_from(
+    ["deny ", "audit ", "owner ", "/a", "/b/**", '"', '"/c d"', " r", " rw", " ix", " px", "{", "}", "{a,b}",
+     "(", ")", ",", "\n", "#", "\\", "capability ", "chown", "mount", "signal ", "network ", "profile evil ",
+     "hat ", "include ", "<abstractions/base>", "link ", "->", "@{PROC}", "@{X}", "[", "]", "flags=(unconfined)",
+     "change_profile", "\u202e"]
+)  # fmt: skip
+
+
+@needs_parser
+@settings(max_examples=120, deadline=None)
+@given(st.lists(PIECES, min_size=1, max_size=9), st.booleans())
+def test_no_raw_text_makes_another_profile_or_an_unknown_error(pieces: list[str], block: bool) -> None:
+    said = "".join(pieces)
+    text = json.dumps({"version": 1, "name": "t", "apparmor": {"raw": said if block else [said]}})
+    try:
+        profile = apparmor.compile(library.load_text(text, "t.yaml"), "agent")
+        made = parser.run(profile, None)
+    except PolicyError as error:
+        assert error.line >= 1
+        return
+    command = [abi.find(), "--config-file=/dev/null", "-N"]
+    named = subprocess.run(
+        command, input=profile.text, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert named.stdout.split() == [profile.name]
+    assert made.count(b"profile\x00\x07") == 1
