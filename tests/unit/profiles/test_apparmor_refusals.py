@@ -179,8 +179,8 @@ def test_a_circle_of_extends_is_refused_with_its_line(tmp_path: Path) -> None:
 PIECES = st.sampled_from(
     ["deny ", "audit ", "owner ", "/a", "/b/**", '"', '"/c d"', " r", " rw", " ix", " px", "{", "}", "{a,b}",
      "(", ")", ",", "\n", "#", "\\", "capability ", "chown", "mount", "signal ", "network ", "profile evil ",
-     "hat ", "include ", "<abstractions/base>", "link ", "->", "@{PROC}", "@{X}", "[", "]", "flags=(unconfined)",
-     "change_profile", "\u202e"]
+     "hat ", "include ", "<abstractions/base>", "link ", "->", "@{PROC}", "@{X}", "[", "]",
+     "flags=(unconfined)", "change_profile", "\u202e"]
 )  # fmt: skip
 
 
