@@ -173,6 +173,13 @@ class Profiles:
             return "absent"
         return "complain" if "complain" in found or now == "complain" else "enforce"
 
+    def sweep(self) -> None:
+        """Unload what agents that died left loaded."""
+        with self._lock, contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(LOCKS):  # noqa: PTH208 (names are what is wanted)
+                if name not in self._loaded:
+                    _let_go(name, os.open(LOCKS / name, os.O_RDONLY | os.O_CLOEXEC))
+
     def close(self) -> None:
         """Unload what no other agent needs and no process is in."""
         with self._lock:
@@ -232,12 +239,7 @@ class Profiles:
         lock = self._loaded.pop(name, None)
         if lock is None:
             return
-        with contextlib.suppress(OSError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if name not in _labels():
-                (KERNEL / ".remove").write_bytes(name.encode() + b"\0")
-                (LOCKS / name).unlink(missing_ok=True)
-        os.close(lock)
+        _let_go(name, lock)
 
 
 def _named(profile: Profile, name: str) -> Profile:
@@ -246,6 +248,17 @@ def _named(profile: Profile, name: str) -> Profile:
         return profile
     text = profile.text.replace(f'"{profile.name}"', f'"{name}"')
     return replace(profile, name=name, text=text, digest=hashlib.sha256(text.encode()).hexdigest())
+
+
+def _let_go(name: str, lock: int) -> None:
+    """Close a profile's lock, and unload the profile where nobody else has it."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if name not in _labels():
+            with contextlib.suppress(FileNotFoundError):
+                (KERNEL / ".remove").write_bytes(name.encode() + b"\0")
+            (LOCKS / name).unlink(missing_ok=True)
+    os.close(lock)
 
 
 def _shared_lock(name: str) -> int:

@@ -61,6 +61,7 @@ class ProcessBackend(Backend):
     def sweep(self) -> int:
         """See the contract."""
         self._shared.links.sweep()
+        self._shared.profiles.sweep()
         return self._shared.cgroups.sweep()
 
     def parent_cgroup(self) -> Path:

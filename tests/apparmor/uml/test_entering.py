@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import threading
 import uuid
@@ -161,6 +162,18 @@ def test_unused_profiles_are_unloaded_and_used_ones_are_not(
     another.give_back(names)
     another.close()
     assert names["agent"] not in apparmor.modes()
+
+
+def test_what_a_dead_agent_left_loaded_is_swept(profiles: apparmor.Profiles, tmp_path: Path) -> None:
+    dead = apparmor.Profiles(tmp_path, write, assemble)
+    names = dead.take(Policy(name="one"))
+    profiles.sweep()
+    assert set(names.values()) <= set(apparmor.modes())
+    for lock in dead._loaded.values():  # as its end closes them
+        os.close(lock)
+    dead._loaded.clear()
+    profiles.sweep()
+    assert not set(names.values()) & set(apparmor.modes())
 
 
 def _revisions(name: str) -> list[str]:
