@@ -72,10 +72,9 @@ static __always_inline void take_arguments(struct call *call, struct pt_regs *re
 	}
 }
 
-SEC("tp_btf/sys_exit")
-int BPF_PROG(dispatch, struct pt_regs *regs, long result)
+/* The call that returned, into scratch memory; the handler that is to see it, 0 for none. */
+static __noinline __u32 take_call(struct task_struct *task, struct pt_regs *regs, long result)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 number = regs->orig_ax;
 	struct task_state *state;
 	__u32 abi = ABI_NATIVE;
@@ -110,6 +109,27 @@ int BPF_PROG(dispatch, struct pt_regs *regs, long result)
 	s->e.result = s->call.result;
 	s->e.nr = number;
 	s->e.abi = abi;
+	return handler;
+}
+
+/*
+ * What every system call of the machine pays: the test of its number and that of its cgroup, each a load of one
+ * word. All else is a function of its own, so that nothing is saved or spilled for it here.
+ */
+SEC("tp_btf/sys_exit")
+int BPF_PROG(dispatch, struct pt_regs *regs, long result)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 number = regs->orig_ax;
+	__u32 handler;
+
+	if (number < NUMBERS && !calls.word[ABI_NATIVE][number] && !(task->thread_info.status & TS_COMPAT))
+		return 0;
+	if (!is_near(cgroup_of(task)))
+		return 0;
+	handler = take_call(task, regs, result);
+	if (!handler)
+		return 0;
 	bpf_tail_call(ctx, &handlers, handler);
 	__sync_fetch_and_add(&unattributed, 1);
 	return 0;
