@@ -357,7 +357,7 @@ HANDLER(on_mount)
 	if (!s)
 		return 0;
 	s->e.a0 = s->call.args[3];
-	s->e.path = named(AT_FDCWD, s->call.args[1]);
+	s->e.path = located(AT_FDCWD, s->call.args[1], LAST_COVERED);
 	s->e.path2 = said(s->call.args[0]);
 	return finish();
 }
@@ -366,7 +366,7 @@ HANDLER(on_umount)
 {
 	struct scratch *s = scratch();
 
-	return s ? one_name(EVENT_MOUNT, AT_FDCWD, s->call.args[0], (__u32)s->call.args[1], 0, LAST_SAID) : 0;
+	return s ? one_name(EVENT_MOUNT, AT_FDCWD, s->call.args[0], (__u32)s->call.args[1], 0, LAST_COVERED) : 0;
 }
 
 HANDLER(on_move_mount)
@@ -376,7 +376,7 @@ HANDLER(on_move_mount)
 	if (!s)
 		return 0;
 	s->e.a0 = (__u32)s->call.args[4];
-	s->e.path = named(s->call.args[2], s->call.args[3]);
+	s->e.path = located(s->call.args[2], s->call.args[3], LAST_COVERED);
 	s->e.path2 = named(s->call.args[0], s->call.args[1]);
 	return finish();
 }
@@ -424,7 +424,10 @@ HANDLER(on_chroot)
 
 	if (!s)
 		return 0;
-	s->e.path = named(AT_FDCWD, s->call.args[0]);
+	if (s->call.result < 0)
+		s->e.path = located(AT_FDCWD, s->call.args[0], LAST_FOLLOWED);
+	else /* names now begin there */
+		s->e.path = path_of(number_of(s, bpf_get_current_task_btf()->fs->root.dentry));
 	s->e.path2 = said(s->call.args[0]);
 	return finish();
 }

@@ -35,7 +35,7 @@ static __always_inline enum tread enter(struct scratch *s, struct road *r, struc
 	inode = GET(here, d_inode);
 	if (!inode)
 		return TREAD_LOST;
-	if ((GET(inode, i_mode) & S_IFMT) == S_IFLNK && (road_at(r, s->way.at) || s->way.last == LAST_FOLLOWED))
+	if ((GET(inode, i_mode) & S_IFMT) == S_IFLNK && (road_at(r, s->way.at) || s->way.last >= LAST_FOLLOWED))
 		return is_magic(inode) ? follow_magic(s, r, here) : follow_link(s, r, here);
 	return TREAD_NEXT;
 }
@@ -170,6 +170,24 @@ static __always_inline int led_so_far(struct scratch *s)
 	return more > 1 ? intern(length + more, device_of(folder), STRING_JOINED) : 0;
 }
 
+#define STACKED_MAX 8
+
+/* From the roots of mounts, one on the other, to the place that they cover. */
+static __always_inline void uncover(struct scratch *s)
+{
+	int i;
+
+	for (i = 0; i < STACKED_MAX; i++) {
+		struct mount *mount = mount_of(s->way.mount), *parent = GET(mount, mnt_parent);
+
+		if (number_of(s, GET(mount, mnt.mnt_root)) != s->way.dentry || parent == mount ||
+		    s->way.mount == s->way.root_mount)
+			return;
+		s->way.dentry = number_of(s, GET(mount, mnt_mountpoint));
+		s->way.mount = number_of(s, parent) + bpf_core_field_offset(struct mount, mnt);
+	}
+}
+
 /* The serial of where a name led; of what the process said, made absolute, where the way was not found. */
 __noinline int located(int folder, __u64 pointer, __u32 last)
 {
@@ -181,6 +199,8 @@ __noinline int located(int folder, __u64 pointer, __u32 last)
 		s->way.state = TREAD_LOST;
 		return named(folder, pointer);
 	}
+	if (last == LAST_COVERED && led_to(s))
+		uncover(s);
 	if (led_to(s))
 		return path_of(s->way.dentry);
 	if (last != LAST_GONE || s->way.name < s->way.last_name)

@@ -12,7 +12,8 @@ enum last_name {
 	LAST_GONE = 0,     /* it is there no more: its folder tells it */
 	LAST_STAYS = 1,    /* it is there, and is meant itself even where it is a link */
 	LAST_FOLLOWED = 2, /* where it is a link, what it leads to is meant */
-	LAST_SAID = 3,     /* it is not sought: what the process said is the path */
+	LAST_COVERED = 3,  /* as followed; where something is mounted there, the place below is meant */
+	LAST_SAID = 4,     /* it is not sought: what the process said is the path */
 };
 
 #define NAME_WORDS 32

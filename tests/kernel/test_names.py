@@ -112,9 +112,6 @@ ONE_NAME = {
 }
 
 
-AS_SAID = (Kind.MOUNT, Kind.CHROOT)
-
-
 @pytest.mark.parametrize("how", sorted(ONE_NAME))
 def test_call_that_names_one_path(box: Box, tmp_path: Path, how: str) -> None:
     kind, doing, result, fields = ONE_NAME[how]
@@ -125,7 +122,7 @@ def test_call_that_names_one_path(box: Box, tmp_path: Path, how: str) -> None:
     event = told.one(kind, path=os.fsencode(tmp_path / name))
     assert event["result"] == result == int(told.output)
     assert {key: event[key] for key in fields} == fields
-    assert bool(event["flags"] & Flag.PATH_USER) == (result == -errno.ENOENT or kind in AS_SAID)
+    assert bool(event["flags"] & Flag.PATH_USER) == (result == -errno.ENOENT)
     assert event["path2"] == (
         doing.split("b'")[2].split("'")[0].encode() if kind == Kind.XATTR else name.encode()
     )

@@ -165,6 +165,22 @@ def test_mounts_are_crossed_both_ways(box: Box, tree: Path) -> None:
         assert {e["path"] for e in told.of(kind)} == {bytes(tree / "bin" / "tool")}
 
 
+@pytest.mark.parametrize("place", ["far", "link/../../bin", "/proc/self/fd/9", "../w/chain/."])
+def test_what_is_mounted_over_is_named_by_its_own_path(box: Box, tree: Path, place: str) -> None:
+    """C5, and mounting as a way to replace: also where something is mounted there already."""
+    told = box.run(
+        "assert call(272, 0x20000) == 0; call(165, b'none', b'/', 0, 0x44000, 0)\n"
+        + HERE
+        + "at = os.path.realpath(p)\n"
+        "print(*[call(165, b'../deep', p, b'', 4096, 0) for _ in range(2)], call(166, at, 2), call(161, at))",
+        tree,
+        place,
+    )
+    assert told.output.split() == ["0"] * 4
+    assert [e["path"] for e in told.of(Kind.MOUNT)[1:]] == [bytes(tree / "bin")] * 3
+    assert told.one(Kind.CHROOT)["path"] == bytes(tree / "deep")
+
+
 def test_links_of_an_overlay_are_followed_in_every_layer(box: Box, tmp_path: Path) -> None:
     for folder in ("lower/bin", "lower/w", "upper", "work", "merged"):
         (tmp_path / folder).mkdir(parents=True)
