@@ -63,7 +63,7 @@ def _stated(policy: Policy, side: Literal["allow", "deny"]) -> list[_Stated]:
     found = []
     for index, rule in enumerate(policy.filesystem.files):
         access: set[FileAccess] = {*(rule.allow if side == "allow" else rule.deny)}
-        if "write" in access:
+        if side == "deny" and "write" in access:
             access.add("append")
         if access:
             found += [

@@ -152,7 +152,7 @@ def _file(work: _Import, rule: Rule) -> tuple[Fate, str]:
         return "raw", ""
     side = work.denied if rule.deny else work.allowed
     side.setdefault(to_text(path), set()).update(said)
-    return "policy", "the folder itself too" if top != pattern else ""
+    return "policy", "the folder itself too" if top != pattern else "were it a folder, with what is below"
 
 
 def _expanded(text: str, variables: dict[str, list[str]]) -> Iterator[str]:

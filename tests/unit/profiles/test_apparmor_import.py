@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from invigilator.profiles import library
-from invigilator.profiles.apparmor import globs
+from invigilator.profiles.apparmor import globs, names
 from invigilator.profiles.apparmor.importing import Imported, import_profile
 from invigilator.profiles.errors import PolicyError
 from invigilator.profiles.library import Loaded
@@ -190,8 +191,6 @@ WORDS = st.sampled_from(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(WORDS, max_size=14))
 def test_any_text_is_a_policy_or_an_error_of_a_line(words: list[str]) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         try:
             _, loaded = imported(" ".join(words), Path(folder))
@@ -218,3 +217,38 @@ def test_a_pattern_means_here_what_it_means_to_the_parser(pattern: list[str], pa
     assert found is not None
     expected = "r" in of_rules(f"{said} r").permissions(asked).allowed
     assert (found.fullmatch(asked) is not None) == expected
+
+
+TOP = st.sampled_from(["/data", "/data/a", "/opt", "/opt/x y", "/srv/[z]"])
+ENDING = st.sampled_from(["", "/**", "/*", "{,/**}", "/{a,b}", "/", "/c*"])
+LETTERS_OF = st.sampled_from(["r", "rw", "w", "a", "rix", "mr", "rk", "wk", "rwl"])
+
+
+def written(top: str, ending: str) -> str:
+    """A path as profiles write it."""
+    return f'"{names.literal(top.encode())}{ending}"'
+
+
+@needs_parser
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.booleans(), TOP, ENDING, LETTERS_OF), min_size=1, max_size=6),
+    st.lists(st.sampled_from([b"", b"/a", b"/b", b"/c", b"/cd", b"/a/b", b"x"]), min_size=1, max_size=4),
+)
+def test_any_profile_of_files_answers_as_its_policy(
+    said: list[tuple[bool, str, str, str]], endings: list[bytes]
+) -> None:
+    rules, wider = [], []
+    for denying, top, ending, letters in said:
+        kept = letters.replace("ix", "x") if denying else letters
+        meant = names.BELOW if ending in ("", "/**", "{,/**}") else ending  # as the import's notes say
+        rules.append(f"{'deny ' if denying else ''}{written(top, ending)} {kept}")
+        wider.append(f"{'deny ' if denying else ''}{written(top, meant)} {kept}")
+    with tempfile.TemporaryDirectory() as folder:
+        text = "profile t {\n" + "".join(f"  {rule},\n" for rule in rules) + "}\n"
+        _, loaded = imported(text, Path(folder))
+    theirs, ours = of_rules(*wider), automaton(loaded)
+    for _, top, _, _ in said:
+        for path in [top.encode() + ending for ending in endings]:
+            expected = theirs.permissions(path).allowed - {"l"}
+            assert ours.permissions(path).allowed - {"l"} == expected, (rules, path)
