@@ -29,8 +29,10 @@ _ERROR, _REQUEST = 2, 1
 RECEIVE_BYTES = 8 << 20
 RECORD_MAX = 16 << 10
 ANSWER_S = 1.0
-REPEATS_MAX = 4096
-"""Different records taken at one time; more of them are counted as lost."""
+RECORDS_MAX = 20_000
+DIFFERENT_MAX = 1_000
+"""Records taken by one `read`, and how many different ones of them; more of those are counted as lost. Who is
+refused much shall not keep the reader from the rest."""
 _STAMP = re.compile(rb"^(?:type=\d+ )?audit\((\d+)\.(\d+):\d+\): ")
 _FIELD = re.compile(rb'([a-z_0-9]+)=(?:"([^"]*)"|([^ \0\n]*))')
 _MARK = re.compile(rb"invigilator-mark=(\d+)")
@@ -86,7 +88,7 @@ class AuditReader:
         return self._records.fileno()
 
     def read(self) -> list[Refusal]:
-        """What has come since, without waiting; equal records once, with their number."""
+        """What has come since, without waiting; equal records once, with their number. There may be more."""
         first: dict[tuple[int, bytes], bytes] = {}
         counts: dict[tuple[int, bytes], int] = {}
         for kind, text in self._messages():
@@ -97,7 +99,7 @@ class AuditReader:
             key = kind, _STAMP.sub(b"", text)
             if key in counts:
                 counts[key] += 1
-            elif len(counts) < REPEATS_MAX:
+            elif len(counts) < DIFFERENT_MAX:
                 first[key], counts[key] = text, 1
             else:
                 self.overruns += 1
@@ -129,7 +131,7 @@ class AuditReader:
         return made
 
     def _messages(self) -> Iterator[tuple[int, bytes]]:
-        while True:
+        for _ in range(RECORDS_MAX):
             try:
                 data = self._records.recv(RECORD_MAX, socket.MSG_DONTWAIT)
             except BlockingIOError:
