@@ -156,15 +156,23 @@ def test_started_on_demand_it_ends_when_idle_and_is_started_again(
     home = Home(tmp_path / "home")
     pids = []
     for _ in range(2):
-        address = ensure_serve(home)
-        client = httpx.Client(transport=httpx.HTTPTransport(uds=str(address)), base_url="http://serve")
-        pids.append(client.get("/v1/health").json()["pid"])
-        client.close()
-        deadline_s = time.monotonic() + 20
+        while (pid := pid_of_serve(ensure_serve(home))) is None:
+            pass  # idle for too long before it was asked: on a loaded machine, it ended already
+        pids.append(pid)
+        deadline_s = time.monotonic() + 120
         while Path(f"/proc/{pids[-1]}/cmdline").exists() and not_a_zombie(pids[-1]):
             assert time.monotonic() < deadline_s, "it does not end"
             time.sleep(0.1)
     assert pids[0] != pids[1]
+
+
+def pid_of_serve(address: Path) -> int | None:
+    """Process id of who answers at a socket; None where nobody does."""
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(address)), base_url="http://serve") as client:
+        try:
+            return int(client.get("/v1/health", timeout=120).json()["pid"])
+        except httpx.TransportError:
+            return None
 
 
 def not_a_zombie(pid: int) -> bool:
@@ -186,14 +194,14 @@ def test_twenty_clients_at_once_start_one_server(tmp_path: Path, monkeypatch: py
     with ThreadPoolExecutor(20) as pool:
         assert len(set(pool.map(lambda _: ensure_serve(home), range(20)))) == 1
     assert daemons(home)[1].pid() is not None
-    assert "ended" in end(home, force=False)["serve"]
+    assert end(home, force=False)["serve"].done == "ended"
 
 
 def test_a_home_deeper_than_a_sockets_name_works(tmp_path: Path) -> None:
     home = Home(tmp_path / ("d" * 100) / ("e" * 100))
     home.root.mkdir(parents=True)
     with serving(home, wait=False) as running:
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 120
         with Invigilator(home=home.root, patience_s=20) as record:
             while True:
                 try:
