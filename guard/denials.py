@@ -38,11 +38,13 @@ STEPS = 2
 """Drains that a record waits for: its call's own event may come with the next one, or the one after."""
 KEPT_S = 5.0
 """How long events are kept to be joined with records that come later than they."""
-KEPT_ROWS = 200_000
+KEPT_ROWS = 20_000
+NEAREST = 64
+"""Of the events that a record is joined with one of, how many are looked at."""
 PIDS = 1 << 22
 """More process numbers than any kernel has (PID_MAX_LIMIT, linux/threads.h)."""
-NEAR_NS = 20_000_000
-"""Between the record and the call's end, both on the wall clock; a record's time has milliseconds."""
+NEAR_NS = 1_000_000_000
+"""Between a record and its call's end: milliseconds, more on a machine that is short of processors."""
 EMITTED_MAX = 500
 """Denials made events by one step; more of them are left out, and their class is degraded."""
 MARK_S = 20.0
@@ -166,7 +168,7 @@ class Denials:
             self._slots[records["pid"]], self._phases[records["pid"]] = records["slot"], records["phase"]
             refused = np.isin(records["result"], (-errno.EACCES, -errno.EPERM))
             self._recent.append((now, batch.select(refused)))
-        while self._recent and (
+        while len(self._recent) > 2 * STEPS and (
             now - self._recent[0][0] > KEPT_S or sum(len(kept) for _, kept in self._recent) > KEPT_ROWS
         ):
             self._recent.popleft()
@@ -190,6 +192,7 @@ class Denials:
         slot = one.slot if one.slot is not None else int(self._slots[refusal.pid])
         if (watched := self._watched.get(slot)) is None:
             self._left_out += refusal.count
+            _log.info("a refusal of no sandbox that is known: process %d, %s", refusal.pid, refusal.fields)
             return
         text = _text(refusal, watched.policy)
         if text is None:
@@ -217,15 +220,19 @@ class Denials:
         )
 
     def _own_event(self, slot: int, refusal: Refusal) -> _Own:
-        """The refused call's event: of that process and time, and of that path where there are several."""
+        """The refused call's event: of that process, of that call or path if possible, the nearest in time."""
         at = refusal.time_ns - (time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         best, best_rank = _Own(), (2, NEAR_NS)
         for _, batch in self._recent:
             records = batch.records
             away = np.abs(records["time_ns"].astype(np.int64) - at)
             near = (records["slot"] == slot) & (records["pid"] == refusal.pid) & (away < NEAR_NS)
-            for row in np.flatnonzero(near & (records["result"] < 0)).tolist():
-                named = refusal.name in (batch.text("path", row), batch.text("path2", row))
+            rows = np.flatnonzero(near)
+            for row in rows[np.argsort(away[rows])][:NEAREST].tolist():
+                if refusal.tier == "seccomp":
+                    named = refusal.fields.get("syscall") == b"%d" % records["nr"][row]
+                else:
+                    named = refusal.name in (batch.text("path", row), batch.text("path2", row))
                 rank = (0 if named else 1, int(away[row]))
                 if rank < best_rank:
                     best_rank, best = rank, _own(records[row])

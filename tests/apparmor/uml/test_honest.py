@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from battery import policy_of, refusals
+from battery import only, policy_of, refusals
 from uml_boxes import Box
 
 from invigilator.sandbox.audit import AuditReader
@@ -82,6 +82,22 @@ def test_honest_work_succeeds_and_nothing_is_refused(box: Box, work: str) -> Non
         reader.close()
     assert done.code == 0, done.text
     assert not told
+
+
+def test_of_a_flood_of_refusals_each_is_told_or_counted_as_lost(backend: ProcessBackend) -> None:
+    with only(frozenset(["apparmor"])):
+        made = backend.prepare(SandboxSpec(uuid.uuid4(), policy_of("swe-task")))
+        reader = AuditReader()
+        try:
+            made.start()
+            made.write_file("/grader/tests.py", b"")
+            Box(made).sh("for i in {1..2000}; do : </grader/tests.py; done 2>/dev/null")
+            told = refusals(reader, 1)
+            opened = sum(one.count for one in told if one.name == b"/grader/tests.py")
+            assert opened + reader.lost() == 2000
+        finally:
+            reader.close()
+            made.remove()
 
 
 def test_the_enforced_profile_is_what_the_work_ran_under(box: Box) -> None:

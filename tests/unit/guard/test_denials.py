@@ -110,7 +110,7 @@ def test_a_refusal_of_a_process_that_is_gone_is_told_of_its_sandbox_and_joined_t
 def test_a_call_at_another_time_or_of_another_process_is_not_joined(place: Place) -> None:
     wall, boot = wall_and_boot()
     batch = events(
-        {"seq": 5, "result": -13, "time_ns": boot - 10**9, "path": 1},
+        {"seq": 5, "result": -13, "time_ns": boot - 2 * 10**9, "path": 1},
         {"seq": 6, "result": -13, "time_ns": boot, "path": 1, "pid": 5},
         strings=(b"/grader/a",),
     )
