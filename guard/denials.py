@@ -191,8 +191,11 @@ class Denials:
         # A process that is gone is known by its events: no other sandbox has had its number since.
         slot = one.slot if one.slot is not None else int(self._slots[refusal.pid])
         if (watched := self._watched.get(slot)) is None:
+            if not self._left_out:  # the first alone: there may be many
+                _log.warning(
+                    "a refusal in no sandbox that is known: process %d, %s", refusal.pid, refusal.fields
+                )
             self._left_out += refusal.count
-            _log.info("a refusal of no sandbox that is known: process %d, %s", refusal.pid, refusal.fields)
             return
         text = _text(refusal, watched.policy)
         if text is None:
@@ -220,7 +223,7 @@ class Denials:
         )
 
     def _own_event(self, slot: int, refusal: Refusal) -> _Own:
-        """The refused call's event: of that process, of that call or path if possible, the nearest in time."""
+        """The refused call's event: of that process, if possible of that call or path, nearest in time."""
         at = refusal.time_ns - (time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         best, best_rank = _Own(), (2, NEAR_NS)
         for _, batch in self._recent:
