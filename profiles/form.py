@@ -5,151 +5,28 @@ The JSON Schema for editors is made from these models, and a file's errors are f
 
 from __future__ import annotations
 
-import errno
-import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from invigilator.profiles import network, paths, units
-from invigilator.profiles.apparmor import statements
+from invigilator.profiles.fields import (
+    CallName,
+    Duration,
+    Name,
+    Number,
+    Path,
+    Port,
+    Quantity,
+    RawRule,
+    Size,
+    Target,
+    Weight,
+    Word64,
+    call_action,
+    errno_name,
+    list_or_table,
+)
 from invigilator.profiles.policy import Access, Action, Comparison, FileAccess, PhaseName
-
-NAME = r"[a-z0-9][a-z0-9_.-]{0,63}"
-
-
-def _refused(message: str, fix: str) -> PydanticCustomError:
-    return PydanticCustomError("policy", "{message}", {"message": message, "fix": fix})
-
-
-def _path(value: Any) -> Any:
-    if isinstance(value, str):
-        try:
-            return paths.to_text(paths.to_bytes(value))
-        except ValueError as error:
-            message, _, fix = str(error).partition("; ")
-            raise _refused(message, fix) from error
-    return value
-
-
-def _bytes(value: Any) -> int:
-    try:
-        return units.parse_bytes(value)
-    except units.UnitError as error:
-        raise _refused(str(error), error.fix) from error
-
-
-def _seconds(value: Any) -> float:
-    try:
-        return units.parse_seconds(value)
-    except units.UnitError as error:
-        raise _refused(str(error), error.fix) from error
-
-
-def _quantity(value: Any) -> float:
-    try:
-        return units.parse_quantity(value)
-    except units.UnitError as error:
-        raise _refused(str(error), error.fix) from error
-
-
-def _target(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if "*" in value:
-        raise _refused(
-            f"`{value}`: an address filter sees addresses, and a wildcard has none",
-            "list the names, or write the addresses as a CIDR",
-        )
-    try:
-        found = network.target_network(value)
-    except ValueError as error:
-        raise _refused(str(error), "write a host name, an address or a CIDR such as 192.0.2.0/24") from error
-    if found is not None and network.holds_mapped(found):
-        raise _refused(f"`{value}` holds all of IPv4 too (::ffff:0:0/96)", "write 2000::/3 for public IPv6")
-    return value if found is None else str(found)
-
-
-def _raw_rule(value: Any) -> Any:
-    if isinstance(value, str):
-        try:
-            return statements.one(value)
-        except statements.RuleError as error:
-            raise _refused(str(error), error.fix) from error
-    return value
-
-
-def _call_action(value: Any) -> Any:
-    if isinstance(value, str) and value not in ("SCMP_ACT_ERRNO", "SCMP_ACT_LOG"):
-        if value == "SCMP_ACT_ALLOW":
-            raise _refused("what no rule refuses is allowed already", "remove the rule, or edit `syscalls`")
-        raise _refused(
-            f"`{value}` is not answered here: a refused call gets an errno", "write `SCMP_ACT_ERRNO`"
-        )
-    return value
-
-
-def _errno(value: Any) -> Any:
-    if isinstance(value, str) and value not in errno.errorcode.values():
-        raise _refused(f"`{value}` is no errno", "write a name of errno(3), such as `EPERM`")
-    return value
-
-
-def _word(value: Any) -> Any:
-    return int(value, 16) if isinstance(value, str) and re.fullmatch("0x[0-9a-fA-F]{1,16}", value) else value
-
-
-def _list_or_table(value: Any) -> Any:
-    return {"paths": value} if isinstance(value, list) else value
-
-
-Path = Annotated[
-    str,
-    BeforeValidator(_path),
-    WithJsonSchema(
-        {"type": "string", "pattern": "^/", "description": "Absolute, taken literally; \\xNN is a byte"}
-    ),
-]
-Size = Annotated[
-    int,
-    BeforeValidator(_bytes),
-    WithJsonSchema(
-        {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?([KMGT]i|[kMGT])?B$", "examples": ["2GiB"]}
-    ),
-]
-Duration = Annotated[
-    float,
-    BeforeValidator(_seconds),
-    WithJsonSchema(
-        {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?(ms|s|min|h|d)$", "examples": ["3600s"]}
-    ),
-]
-Quantity = Annotated[
-    float,
-    Field(ge=0, allow_inf_nan=False),
-    BeforeValidator(_quantity),
-    WithJsonSchema({"type": ["number", "string"], "examples": [20, "10s", "64MiB", "1MiB/s"]}),
-]
-Target = Annotated[
-    str,
-    BeforeValidator(_target),
-    WithJsonSchema({"type": "string", "examples": ["files.example.org", "192.0.2.0/24"]}),
-]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Name = Annotated[str, Field(pattern=f"^{NAME}$")]
-CallName = Annotated[str, Field(pattern="^[a-z0-9_]+$")]
-Word64 = Annotated[
-    int,
-    Field(ge=0, lt=1 << 64),
-    BeforeValidator(_word),
-    WithJsonSchema(
-        {"type": ["integer", "string"], "pattern": "^0x[0-9a-fA-F]{1,16}$", "examples": ["0x40000"]}
-    ),
-]
-RawRule = Annotated[str, BeforeValidator(_raw_rule), WithJsonSchema({"type": "string"})]
-Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-Number = Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False)]
 
 
 class Form(BaseModel):
@@ -207,7 +84,7 @@ class FilesystemForm(Form):
     )
     submission: list[Path] | None = Field(default=None, description="what is handed in")
     hidden: list[Path] | None = Field(default=None, description="not there at all, in every phase")
-    protected: dict[Name, Annotated[ClassForm, BeforeValidator(_list_or_table)]] | None = Field(
+    protected: dict[Name, Annotated[ClassForm, BeforeValidator(list_or_table)]] | None = Field(
         default=None, description="classes of paths; the longest path wins"
     )
     canaries: list[CanaryForm] | None = None
@@ -286,10 +163,12 @@ class CallRuleForm(Form):
     """A rule as an OCI seccomp profile writes it."""
 
     names: Annotated[list[CallName], Field(min_length=1)]
-    action: Annotated[Literal["SCMP_ACT_ERRNO", "SCMP_ACT_LOG"], BeforeValidator(_call_action)] = (
+    action: Annotated[Literal["SCMP_ACT_ERRNO", "SCMP_ACT_LOG"], BeforeValidator(call_action)] = (
         "SCMP_ACT_ERRNO"
     )
-    errno: Annotated[str, BeforeValidator(_errno)] = Field(default="EPERM", description="a name of errno(3)")
+    errno: Annotated[str, BeforeValidator(errno_name)] = Field(
+        default="EPERM", description="a name of errno(3)"
+    )
     args: list[ArgumentForm] = Field(default=[], description="all must hold")
 
 

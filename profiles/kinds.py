@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from invigilator.profiles.form import Form, Name, Weight
+from invigilator.profiles.fields import Name, Weight
+from invigilator.profiles.form import Form
 from invigilator.profiles.source import parse, read_file
 from invigilator.profiles.validate import validate
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from invigilator.profiles.check import DetectorFacts
-    from invigilator.profiles.policy import PhaseName
 
 PolicyArgument = Annotated[
     str, typer.Argument(metavar="POLICY", help="A name of the library, or the path of a YAML file.")
@@ -25,7 +23,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 group = typer.Typer(
     cls=Ordered,
     name="policy",
-    help="Check, show, explain, compare and compile policies.",
+    help="Check, show, explain, compare, compile and import policies.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -37,15 +35,6 @@ class Phase(StrEnum):
     setup = "setup"
     agent = "agent"
     verify = "verify"
-
-
-class Tier(StrEnum):
-    """What artefacts are made for."""
-
-    apparmor = "apparmor"
-    seccomp = "seccomp"
-    network = "network"
-    cgroup = "cgroup"
 
 
 class Action(StrEnum):
@@ -64,6 +53,9 @@ class Action(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
+    from invigilator.guard.cli import policy_artefacts
+
+    policy_artefacts.register(group)
     app.add_typer(group)
 
 
@@ -220,106 +212,6 @@ def diff(
             print(plain(change))
     if changes:
         raise typer.Exit(1)
-
-
-@group.command("compile")
-def compile_policy(
-    policy: PolicyArgument,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder to write the artefacts into.")
-    ] = None,
-    phase: Annotated[Phase | None, typer.Option(help="Print this phase's artefacts.")] = None,
-    tier: Annotated[
-        list[Tier] | None,
-        typer.Option(metavar="TIER", help="Print apparmor's, seccomp's, network's or cgroup's; repeatable."),
-    ] = None,
-    resolve: Annotated[bool, typer.Option("--resolve", help="Turn names into addresses (DNS).")] = False,
-    json_output: JsonOption = False,
-) -> None:
-    """Make a policy's artefacts: AppArmor profiles, seccomp filters, network rules, limits, path classes.
-
-    With --phase or --tier they are printed, to be read; with --out they are written; else they are listed.
-
-    \b
-    Examples:
-      guard policy compile swe-task --phase agent --tier apparmor
-      guard policy compile swe-task --out build/swe-task
-    """
-    from invigilator.guard.artefacts import TIERS, compile_all, readable
-    from invigilator.guard.cli.output import print_json, print_table
-    from invigilator.profiles import library
-
-    loaded = library.load_with_places(policy)
-    if phase is not None or tier:
-        wanted = [one.value for one in tier or ()]
-        chosen: PhaseName = (phase or Phase.agent).value
-        texts = {
-            name: readable(loaded, chosen, name, resolve=resolve)
-            for name in TIERS
-            if not wanted or name in wanted
-        }
-        if json_output:
-            print_json(texts)
-            return
-        for title, text in texts.items():
-            print(f"# --- {title}, phase {chosen}\n{text}" if len(texts) > 1 else text, end="")
-        return
-    found = compile_all(loaded, resolve=resolve)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, content in found.items():
-            (out / name).write_bytes(content)
-    facts = [{"artefact": name, "bytes": len(content)} for name, content in found.items()]
-    if json_output:
-        print_json(facts)
-        return
-    print_table(("artefact", "bytes"), [(fact["artefact"], fact["bytes"]) for fact in facts])
-    if out is None:
-        print("nothing was written; name a folder with --out, or a tier with --tier")
-
-
-@group.command("import")
-def import_policy(
-    file: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file of AppArmor profiles.")],
-    profile: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which profile, where the file has several.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The policy's name.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the policy there.")] = None,
-    base: Annotated[Path, typer.Option(metavar="DIR", help="Where `include <...>` looks.")] = Path(
-        "/etc/apparmor.d"
-    ),
-    json_output: JsonOption = False,
-) -> None:
-    """Turn an existing AppArmor profile into a policy.
-
-    What the policy language can say is said in it; the rest goes to `apparmor.raw`. What became of each rule
-    is told on standard error.
-
-    \b
-    Example:
-      guard policy import /etc/apparmor.d/usr.bin.tool --out tool.yaml
-    """
-    import sys
-
-    from invigilator.guard.cli.output import plain, print_json
-    from invigilator.profiles.apparmor.importing import import_profile
-
-    found = import_profile(file, name=name, profile=profile, base=base)
-    if out is not None:
-        out.write_text(found.text, encoding="utf-8")
-    if json_output:
-        print_json({"policy": found.text, "rules": [asdict(note) for note in found.notes]})
-        return
-    for note in found.notes:
-        print(plain(note), file=sys.stderr)
-    counts = {
-        fate: sum(note.fate == fate for note in found.notes)
-        for fate in ("policy", "given", "raw", "left out")
-    }
-    print(", ".join(f"{count} {fate}" for fate, count in counts.items()), file=sys.stderr)
-    if out is None:
-        print(found.text, end="")
 
 
 @group.command()
