@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import UTC, datetime
 
 from invigilator.guard.order import SandboxOrder
@@ -15,13 +16,18 @@ from invigilator.incidents.records import (
     Report,
 )
 from invigilator.profiles.canonical import policy_versions
+from invigilator.profiles.policy import Policy
 
 
 def policy_ref(order: SandboxOrder) -> PolicyRef:
     """The order's policy as records name it."""
-    return PolicyRef(
-        name=order.policy.name, versions=PolicyVersions(**policy_versions(order.policy)._asdict())
-    )
+    return PolicyRef(name=order.policy.name, versions=_versions(order.policy.model_dump_json()))
+
+
+@functools.lru_cache(maxsize=256)
+def _versions(policy: str) -> PolicyVersions:
+    """Of a policy as JSON: the rollouts of a run, which share one, each bring their own copy."""
+    return PolicyVersions(**policy_versions(Policy.model_validate_json(policy))._asdict())
 
 
 def failed_report(

@@ -87,7 +87,7 @@ class Shipper:
         self.wake()
         deadline = time.monotonic() + timeout_s
         with self._progress:
-            while wanted.intersection(s.id for s in self._spool.pending()):
+            while self._spool.holds(wanted):
                 until = deadline if self._trouble is None else min(deadline, self._trouble_since + PATIENCE_S)
                 if (left := until - time.monotonic()) <= 0:
                     return False

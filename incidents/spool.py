@@ -17,6 +17,7 @@ import errno
 import os
 import threading
 import uuid
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -61,6 +62,7 @@ class Spool:
         self.node_id = node_id or stamp.node_id(folder / "node_id")
         self.boot_id = stamp.boot_id()
         self._known: dict[str, Segment] = {}
+        self._awaited: set[uuid.UUID] = set()
         self._next = self._first_free_number()
         self._held_bytes = self._measure_bytes()
 
@@ -109,7 +111,13 @@ class Spool:
             self._held_bytes += len(content)
             header = replace(header, path=path)
             self._known[header.file_name] = header
+            self._awaited.add(header.id)
             return header
+
+    def holds(self, ids: Collection[uuid.UUID]) -> bool:
+        """Whether any of these, which `append` has returned, is neither acknowledged nor set aside."""
+        with self._guard:
+            return not self._awaited.isdisjoint(ids)
 
     def pending(self) -> list[Segment]:
         """Segments not yet acknowledged, oldest first. Files that are no segment are quarantined."""
@@ -134,6 +142,7 @@ class Spool:
         """
         with self._guard:
             self._known.pop(acknowledged.file_name, None)
+            self._awaited.discard(acknowledged.id)
             with contextlib.suppress(FileNotFoundError):
                 (self.folder / acknowledged.file_name).unlink()
                 self._held_bytes -= acknowledged.size_bytes
@@ -142,6 +151,7 @@ class Spool:
         """Set a segment aside that the store refuses for good; it is kept, with `reason`, and not sent."""
         with self._guard:
             self._known.pop(refused.file_name, None)
+            self._awaited.discard(refused.id)
             return self._set_aside(self.folder / refused.file_name, reason)
 
     def quarantined(self) -> list[tuple[Path, str]]:

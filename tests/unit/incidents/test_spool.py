@@ -71,6 +71,15 @@ def test_acknowledged_segments_are_gone_and_the_order_outlives_a_restart(tmp_pat
     assert second.node_id == first.node_id
 
 
+def test_what_was_appended_is_held_until_it_is_acknowledged_or_set_aside(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    sent, refused, kept = (spool.append("events", events(1), BOX) for _ in range(3))
+    assert spool.holds([sent.id]) and spool.holds({refused.id, uuid.uuid4()}) and not spool.holds([])
+    spool.acknowledge(sent)
+    spool.quarantine(refused, "why not")
+    assert not spool.holds([sent.id, refused.id]) and spool.holds([sent.id, kept.id])
+
+
 def test_a_second_process_is_told_who_holds_the_spool(tmp_path: Path) -> None:
     held = Spool(tmp_path)
     with pytest.raises(SpoolError, match=rf"in use by process {os.getpid()} "):
