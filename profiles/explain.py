@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from invigilator.profiles import access as access_rules
-from invigilator.profiles import network, seccomp
+from invigilator.profiles import capabilities, network, seccomp
 from invigilator.profiles.access import SIDES
+from invigilator.profiles.apparmor import raw
 from invigilator.profiles.errors import Place
 from invigilator.profiles.library import Loaded
 from invigilator.profiles.paths import canonical, to_bytes, to_text
-from invigilator.profiles.policy import Access, CallRule, EgressRule, FileAccess, PhaseName, Policy
+from invigilator.profiles.policy import Access, CallRule, EgressRule, FileAccess, PhaseName, Policy, Syscalls
 from invigilator.profiles.protected import HIDDEN, PathClasses
 from invigilator.profiles.source import Loc
 
-Action = FileAccess | Literal["connect", "syscall"]
-ACTIONS: tuple[Action, ...] = (*get_args(FileAccess), "connect", "syscall")
-BASE_TIERS = frozenset({"seccomp", "cgroup", "network", "mount"})
+Action = FileAccess | Literal["connect", "syscall", "capability"]
+ACTIONS: tuple[Action, ...] = (*get_args(FileAccess), "connect", "syscall", "capability")
+BASE_TIERS = frozenset({"seccomp", "cgroup", "network", "mount", "capabilities"})
 """What every node can put in force; AppArmor is found by `guard doctor`."""
 
 Verdict = Literal["allowed", "watched", "denied"]
@@ -74,7 +75,8 @@ def explain(
     """What the policy says about an action.
 
     `target`: for the ways to use a file (read, write, …) a path (bytes as they are, text as a policy writes
-    it); for connect `host:port`, `[v6]:port`, with `/tcp` (the default) or `/udp`; for syscall a name.
+    it); for connect `host:port`, `[v6]:port`, with `/tcp` (the default) or `/udp`; for syscall and
+    capability a name.
     `resolve`: look names of rules up, to compare with an address; without it names match by their text alone.
     `tiers`: what the node has in force. With a bare Policy, places are unknown. ValueError for a target that
     cannot be read.
@@ -84,6 +86,8 @@ def explain(
         return asked.connect(_text(target), resolve)
     if action == "syscall":
         return asked.syscall(_text(target))
+    if action == "capability":
+        return asked.capability(_text(target))
     return asked.file(action, target if isinstance(target, bytes) else to_bytes(target))
 
 
@@ -162,6 +166,28 @@ class _Question:
         where = self._written(("phases", self._phase, *base), base)
         note = f"only with {seccomp.condition(rule)}" if rule.args else ""
         return self._answer("syscall", name, "denied", f"seccomp.raw: {rule.errno}", where, "seccomp", note)
+
+    def capability(self, name: str) -> Explanation:
+        word = name.lower().removeprefix("cap_")
+        if word not in capabilities.KNOWN:
+            raise ValueError(f"there is no capability `{name}`; see capabilities(7)")
+        for rule, where in raw.of(self._policy, self._phase):
+            if rule.kind == "capability" and rule.deny and word in (rule.rest.split() or [word]):
+                return self._answer(
+                    "capability", name, "denied", f"apparmor.raw: {rule.text}", where, "apparmor"
+                )
+        if word in capabilities.SANDBOX:
+            return self._answer(
+                "capability", name, "allowed", "what root in a sandbox has", (), "capabilities"
+            )
+        if word in capabilities.IN_USER_NAMESPACES and self._calls().userns == "allow":
+            words, where = "syscalls.userns: allow, in a user namespace of its own", ("syscalls", "userns")
+            return self._answer("capability", name, "allowed", words, where, "capabilities")
+        words = "no command is given it"
+        return self._answer("capability", name, "denied", words, (), "capabilities", also=("apparmor",))
+
+    def _calls(self) -> Syscalls:
+        return seccomp.syscalls_of(self._policy, self._phase)
 
     def _denying_tier(self, name: str) -> str:
         """Mounts hide what is hidden, and cover what the agent is denied in its own mount namespace; what

@@ -49,6 +49,7 @@ class Action(StrEnum):
     mmap = "mmap"
     connect = "connect"
     syscall = "syscall"
+    capability = "capability"
 
 
 def register(app: typer.Typer) -> None:
@@ -156,9 +157,12 @@ def show(
 def explain(
     policy: PolicyArgument,
     action: Annotated[
-        Action, typer.Argument(help="read, write, append, exec, link, lock, mmap, connect or syscall.")
+        Action,
+        typer.Argument(help="read, write, append, exec, link, lock, mmap, connect, syscall, capability."),
     ],
-    target: Annotated[str, typer.Argument(help="A path, HOST:PORT[/udp], or a call's name.")],
+    target: Annotated[
+        str, typer.Argument(help="A path, HOST:PORT[/udp], or the name of a call or a capability.")
+    ],
     phase: Annotated[Phase, typer.Option(help="In which phase.")] = Phase.agent,
     resolve: Annotated[bool, typer.Option("--resolve", help="Look names of rules up (DNS).")] = False,
     json_output: JsonOption = False,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import re
+from pathlib import Path
 
 import jsonschema
 import pytest
 
-from invigilator.profiles import canonical, diff, explain, library, schema, seccomp, source
+from invigilator.profiles import canonical, capabilities, diff, explain, library, schema, seccomp, source
 from invigilator.profiles.errors import PolicyError
 
 MINE = """version: 1
@@ -79,6 +81,33 @@ def test_a_rule_that_nothing_enforces_says_so() -> None:
     assert not found.enforced
     assert "it needs apparmor" in str(found)
     assert explain.explain(loaded, "setup", "exec", "/a/b").verdict == "allowed"
+
+
+def test_capabilities_are_explained() -> None:
+    body = "apparmor: {raw: [deny capability chown, deny /x r]}\nsyscalls: {userns: allow}\n"
+    loaded = library.load_text(f"version: 1\nname: t\nrequire: [apparmor]\n{body}")
+    said = {
+        name: explain.explain(loaded, "agent", "capability", name)
+        for name in ("CAP_CHOWN", "setuid", "sys_admin", "sys_module")
+    }
+    assert (said["CAP_CHOWN"].verdict, said["CAP_CHOWN"].tier, said["CAP_CHOWN"].place.line) == (
+        "denied",
+        "apparmor",
+        4,
+    )
+    assert said["setuid"].verdict == "allowed"
+    assert said["sys_admin"].verdict == "allowed"
+    assert said["sys_admin"].place.line == 5
+    assert (said["sys_module"].verdict, said["sys_module"].also) == ("denied", ("apparmor",))
+    assert said["sys_module"].enforced
+    with pytest.raises(ValueError, match="no capability `sys_magic`"):
+        explain.explain(loaded, "agent", "capability", "sys_magic")
+
+
+def test_every_capability_of_the_kernel_is_known() -> None:
+    header = Path("/usr/include/linux/capability.h").read_text()
+    named = {word.lower() for word in re.findall(r"#define CAP_(\w+)\s+\d+", header)}
+    assert named == capabilities.KNOWN
 
 
 def test_a_condition_of_a_call_is_told(mine: library.Loaded) -> None:
