@@ -28,7 +28,17 @@ IDLE_VARIABLE = "INVIGILATOR_IDLE_S"
 IDLE_DEFAULT_S = 60.0
 """How long a daemon that was started on demand stays after its last use."""
 
-_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH")
+_KEPT_VARIABLES = (
+    "DOCKER_HOST",
+    "DOCKER_TLS_VERIFY",
+    "DOCKER_CERT_PATH",
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "TZ",
+    "PYTHONPATH",
+)
 
 
 def idle_s() -> float:

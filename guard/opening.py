@@ -50,12 +50,14 @@ def prepare(
     services: Services, order: SandboxOrder, sandbox_id: uuid.UUID, canaries: Sequence[Canary]
 ) -> Sandbox:
     """The order's sandbox, prepared: nothing runs in it yet."""
+    _require_fitting(order)
     return _backend(services, order.backend).prepare(
         SandboxSpec(
             sandbox_id=sandbox_id,
             policy=order.policy,
             workspace=Path(order.workspace) if order.workspace else None,
             root=Path(order.root) if order.root else None,
+            image=order.image,
             owner_uid=order.owner_uid,
             owner_gid=order.owner_gid,
             canaries=[CanaryFile(one.path, one.content) for one in canaries],
@@ -107,6 +109,16 @@ def _backend(services: Services, name: str) -> Backend:
         names = ", ".join(sorted(services.backends))
         raise RolloutError(f"there is no backend {name!r} here", fix=f"use one of: {names}")
     return backend
+
+
+def _require_fitting(order: SandboxOrder) -> None:
+    """A container has an image, and nothing else has."""
+    if order.backend == "container" and order.root is not None:
+        raise RolloutError("a container's root is its image's", fix="leave out --root")
+    if order.backend == "container" and order.image is None:
+        raise RolloutError("the container backend needs an image", fix="give --image IMAGE")
+    if order.backend != "container" and order.image is not None:
+        raise RolloutError(f"backend {order.backend} takes no image", fix="give --backend container")
 
 
 def _refuse_unenforced(policy: Policy, enforcement: Mapping[str, str]) -> None:

@@ -35,14 +35,15 @@ class _Order(BaseModel):
 class SandboxOrder(_Order):
     """A rollout's sandbox.
 
-    `workspace` and `root` are absolute host folders; their identities (device, inode) are what the client saw
-    there. `attempt` counts the tries of one `rollout_id`, of which
+    `image`: what a container is made from. `workspace` and `root` are absolute host folders; their identities
+    (device, inode) are what the client saw there. `attempt` counts the tries of one `rollout_id`, of which
     the latest answers. `copy_back`: bring the workspace's changes to the host folder at the verdict.
     """
 
     policy: Policy
     workspace: str | None = None
     root: str | None = None
+    image: str | None = Field(default=None, min_length=1, max_length=1024)
     workspace_identity: tuple[int, int] | None = None
     root_identity: tuple[int, int] | None = None
     rollout_id: str = Field(min_length=1, max_length=256)

@@ -38,12 +38,14 @@ class CanaryFile:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What to make. `workspace` is a host folder (None: an empty one); `root` a host folder for `--root`."""
+    """What to make. `workspace` is a host folder (None: an empty one); `root` a host folder for `--root`;
+    `image` what a container is made from."""
 
     sandbox_id: uuid.UUID
     policy: Policy
     workspace: Path | None = None
     root: Path | None = None
+    image: str | None = None
     owner_uid: int = 0
     owner_gid: int = 0
     canaries: Sequence[CanaryFile] = ()

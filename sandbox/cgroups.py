@@ -165,6 +165,11 @@ class Cgroups:
         """This agent's folder in each hierarchy, the v2 one first."""
         return [self._v2, *self._v1.values()]
 
+    @property
+    def agent(self) -> str:
+        """This agent's name, by which others tell whether it is alive (`is_alive`)."""
+        return self.name.partition("/")[0]
+
     def make(self, name: str, limits: LimitValues) -> SandboxCgroups:
         """The cgroups of a sandbox, with its limits in force, and no process in them."""
         v2 = self._v2 / name
@@ -253,6 +258,12 @@ def _mounts() -> tuple[Path | None, dict[str, Path]]:
 def _below(mount: Path, path: str) -> Path:
     folder = mount / path.lstrip("/")
     return folder if folder.is_dir() else mount
+
+
+def is_alive(agent: str) -> bool:
+    """Whether the process that an agent's name tells of runs, in this process's pid namespace."""
+    pid, _, start = agent.partition("-")
+    return pid.isdigit() and str(_start_of(int(pid))) == start
 
 
 def _start_of(pid: int) -> int:

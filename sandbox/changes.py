@@ -179,7 +179,7 @@ def differences(
         point = os.fsencode(lower.mount_point.rstrip("/"))
         with LowerFolder.open(lower.folders) as top:
             for start in _starts(point, under, lowers):
-                yield from _from(layer_fd, walk, lower.part, top, point, start)
+                yield from _from(layer_fd, walk, lower.upper, top, point, start)
 
 
 def _starts(point: bytes, under: Sequence[str], lowers: Sequence[Lower]) -> list[bytes]:
@@ -205,10 +205,10 @@ def _is_below(path: bytes, folder: bytes) -> bool:
 
 
 def _from(
-    layer_fd: int, walk: Walk, part: str, top: LowerFolder, point: bytes, start: bytes
+    layer_fd: int, walk: Walk, above: str, top: LowerFolder, point: bytes, start: bytes
 ) -> Iterator[Change]:
     """Follow `start` down the upper layer; what is on the way may be missing, new, or whited out."""
-    upper = os.open(f"{part}/upper", _FOLDER, dir_fd=layer_fd)
+    upper = os.open(above, _FOLDER, dir_fd=layer_fd)
     lower = top.walk_to(b"")
     path = point
     try:
@@ -321,7 +321,7 @@ def snapshot(layer_fd: int, lowers: Sequence[Lower]) -> dict[bytes, State]:
     found: dict[bytes, State] = {}
     for lower in lowers:
         point = os.fsencode(lower.mount_point.rstrip("/"))
-        upper = f"{lower.part}/upper".encode()
+        upper = os.fsencode(lower.upper)
         for path, state in _everything(layer_fd, upper):
             found[point + path[len(upper) :]] = state_of(state)
     return found

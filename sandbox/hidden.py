@@ -25,7 +25,7 @@ def hide(layer_fd: int, lowers: Sequence[Lower], paths: Sequence[bytes], first_i
         if not names:
             raise SandboxError(f"cannot hide {os.fsdecode(path)}: it is a file system of the sandbox")
         with LowerFolder.open(lower.folders) as top:
-            _white_out(layer_fd, lower.part, top, names, first_id)
+            _white_out(layer_fd, lower.upper, top, names, first_id)
 
 
 def _holds(lower: Lower, path: bytes) -> bool:
@@ -33,11 +33,11 @@ def _holds(lower: Lower, path: bytes) -> bool:
     return path == point or path.startswith(point + b"/")
 
 
-def _white_out(layer_fd: int, part: str, top: LowerFolder, names: list[bytes], first_id: int) -> None:
+def _white_out(layer_fd: int, above: str, top: LowerFolder, names: list[bytes], first_id: int) -> None:
     with top.walk_to(b"/".join(names[:-1])) as parent:
         if parent.find(names[-1]) is None:
             return
-    upper = os.open(f"{part}/upper", _FOLDER, dir_fd=layer_fd)
+    upper = os.open(above, _FOLDER, dir_fd=layer_fd)
     for depth, name in enumerate(names[:-1]):
         with files.opened(upper), top.walk_to(b"/".join(names[:depth])) as here:
             found = here.find(name)

@@ -60,6 +60,7 @@ class ProcessSandbox(Sandbox):
         self._commands: list[Command] = []
         self._layer: Layer | None = None
         self._cgroups: SandboxCgroups | None = None
+        self._range = 0
         self._first_id = 0
         self._link: network.Link | None = None
         self._masking = threading.Lock()
@@ -109,21 +110,27 @@ class ProcessSandbox(Sandbox):
 
     def _start(self) -> None:
         with self._watch.step("start"):
-            specification = self._recipe.specification(self._first_id)
-            init = os.open(self._groups.init, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                assert self._layer is not None
-                self._handles = self._shared.launcher.start(specification, init, [self._layer.fd])
-            finally:
-                os.close(init)
+            self._handles = self._make()
         self._watch.steps.update((f"start: {name}", spent) for name, spent in self._handles.spent.items())
         if self._network.link:
             with self._watch.step("link"):
-                number = (self._first_id - FIRST) // COUNT
+                number = (self._range - FIRST) // COUNT
                 self._link = self._shared.links.make(number, self._handle(Slot.NET), self._network)
-        self._masks = masks.Masks(self.spec.policy, self._first_id)
+        self._masks = masks.Masks(self.spec.policy, self._first_id, self._stranger)
         with self._watch.step("plant"):
+            if self._network.hosts:
+                self._name_hosts()
             self._plant()
+
+    def _make(self) -> Handles:
+        """The namespaces with all that is in them, and init."""
+        specification = self._recipe.specification(self._first_id)
+        init = os.open(self._groups.init, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            assert self._layer is not None
+            return self._shared.launcher.start(specification, init, [self._layer.fd])
+        finally:
+            os.close(init)
 
     def mounts(self) -> Sequence[Mount]:
         """See the contract."""
@@ -163,7 +170,7 @@ class ProcessSandbox(Sandbox):
         self._handle(Slot.INIT)
         platform = actor == "platform" or phase == "verify"
         self._deny(phase)
-        order = Order(command, phase, streams, cwd or self._point, platform, output_limit_bytes, on_streams)
+        order = Order(command, phase, streams, cwd or self._folder, platform, output_limit_bytes, on_streams)
         variables = {**self.spec.environment, **(environment or {})}
         mount = self._handles.fds.get(Slot.MOUNT if platform else Slot.MASKED, self._handle(Slot.INIT))
         with self._watch.step("execute"):
@@ -248,8 +255,8 @@ class ProcessSandbox(Sandbox):
                 self._shared.links.remove(self._link)
             if self._layer is not None:
                 self._shared.layers.discard(self._layer)
-            if self._first_id:
-                self._shared.ids.give_back(self._first_id)
+            if self._range:
+                self._shared.ids.give_back(self._range)
             self._shared.profiles.give_back(self._profiles)
         self._removed = True
 
@@ -275,6 +282,16 @@ class ProcessSandbox(Sandbox):
             else "/workspace"
         )
 
+    @property
+    def _folder(self) -> str:
+        """Where commands begin."""
+        return self._point
+
+    @property
+    def _stranger(self) -> int:
+        """A host id that the sandbox does not have."""
+        return 0
+
     def _handle(self, slot: Slot) -> int:
         if slot not in self._handles.fds or self._removed:
             raise SandboxError("the sandbox is gone, or not yet started")
@@ -291,7 +308,7 @@ class ProcessSandbox(Sandbox):
         with self._watch.step("profiles"):
             self._profiles = shared.profiles.take(spec.policy)
         with self._watch.step("ids"):
-            self._first_id = shared.ids.take()
+            self._first_id = self._range = shared.ids.take()
         with self._watch.step("cgroups"):
             self._cgroups = shared.cgroups.make(str(spec.sandbox_id), limits)
         with self._watch.step("layer"):
@@ -324,13 +341,12 @@ class ProcessSandbox(Sandbox):
             workspace.check_access(folders[0], self.spec.owner_uid, self.spec.owner_gid)
         return root.Lower("workspace", self._point, folders)
 
+    def _name_hosts(self) -> None:
+        known = self.read_file("/etc/hosts")
+        rows = network.host_rows(self._network)
+        files.write_file(self._root, "/etc/hosts", known + rows, 0o644, self._first_id)
+
     def _plant(self) -> None:
-        if self._network.hosts:
-            known = self.read_file("/etc/hosts").decode()
-            rows = [f"{one} {name}\n" for name, some in self._network.hosts.items() for one in some]
-            files.write_file(
-                self._root, "/etc/hosts", (known + "".join(rows)).encode(), 0o644, self._first_id
-            )
         for canary in self.spec.canaries:
             planting.plant(self._root, canary, self._first_id)
         assert self._layer is not None

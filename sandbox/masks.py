@@ -77,10 +77,12 @@ class _Target:
 
 @dataclass(slots=True)
 class Masks:
-    """The masks of one sandbox."""
+    """The masks of one sandbox. `owner`: host id of its root. `stranger`: an id that the sandbox does not
+    have, whose covers are."""
 
     policy: Policy
     owner: int
+    stranger: int = 0
     _in_force: dict[bytes, _Target] = field(default_factory=dict)
     _pinned: set[bytes] = field(default_factory=set)
     _placeholders: dict[bytes, tuple[int, int]] = field(default_factory=dict)
@@ -177,7 +179,7 @@ class Masks:
         covered = [one for one in targets if one.hidden and not one.folder]
         for number, _ in enumerate(covered):
             # One each: by the file that was reached, the sensor tells which path it covers.
-            spec.add(Op.FILE, str(number), 0, 0, 0, b"")
+            spec.add(Op.FILE, str(number), 0, self.stranger, self.stranger, b"")
             spec.tree(_FIRST_FILE + number, str(number), MOUNT_ATTR_RDONLY)
         spec.add(Op.JOIN, 2)
         for one in targets:
@@ -187,7 +189,8 @@ class Masks:
                 spec.add(Op.PLACE, _FIRST_FILE + covered.index(one), one.path)
             elif one.hidden:
                 flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
-                spec.add(Op.MOUNT, "tmpfs", "tmpfs", one.path, flags, "mode=000,size=4k,nr_inodes=1")
+                owned = f"uid={self.stranger},gid={self.stranger}"
+                spec.add(Op.MOUNT, "tmpfs", "tmpfs", one.path, flags, f"mode=000,size=4k,nr_inodes=1,{owned}")
             else:
                 spec.add(Op.TREE, _PIN, one.path, MOUNT_ATTR_RDONLY, -1)
                 spec.add(Op.PLACE, _PIN, one.path)

@@ -61,6 +61,12 @@ def needs(policy: Policy) -> Needs:
     return Needs(True, any(rules.default_allow for rules in phases), tuple(allowed), hosts)
 
 
+def host_rows(wanted: Needs) -> bytes:
+    """The lines of /etc/hosts for the names that the policy allows."""
+    rows = [f"{address} {name}\n" for name, some in wanted.hosts.items() for address in some]
+    return "".join(rows).encode()
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """One sandbox's link: name of its host end, address inside, address of the host end."""

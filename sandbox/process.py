@@ -54,6 +54,11 @@ class ProcessBackend(Backend):
         """The zygote."""
         return self._shared.launcher
 
+    @property
+    def machinery(self) -> Machinery:
+        """What another backend of the same agent shares."""
+        return self._shared
+
     def prepare(self, spec: SandboxSpec) -> ProcessSandbox:
         """See the contract."""
         return ProcessSandbox(spec, self._shared)

@@ -79,7 +79,7 @@ class Recipe:
         self._stage(spec)
         for lower in self.lowers:
             target = "root" + lower.mount_point.rstrip("/")
-            self._overlay(spec, lower, target, Slot.USER)
+            overlay(spec, lower, target, Slot.USER)
         self._workspace(spec)
         self._shown_of_sys(spec)
         spec.add(Op.PIVOT, "root")
@@ -108,25 +108,10 @@ class Recipe:
             spec.add(Op.USERNS, Slot.WORKSPACE_USER, *self.workspace_maps, 0, "-1")
         spec.add(Op.ATTACH, 3, "layer")
 
-    def _overlay(self, spec: Specification, lower: Lower, target: str, mapping: Slot) -> None:
-        layers = []
-        for number, folder in enumerate(lower.folders):
-            name = f"{lower.part}{number}"
-            spec.folder(name, 0o700)
-            spec.tree(Slot.TREE, str(folder), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV, mapping)
-            spec.place(Slot.TREE, name)
-            layers.append(name)
-        if not layers:
-            spec.folder("empty", 0o755, OWNER)
-            layers = ["empty"]
-        upper = f"upperdir=layer/{lower.part}/upper,workdir=layer/{lower.part}/work"
-        data = f"lowerdir={':'.join(layers)},{upper},{OVERLAY_OPTIONS}"
-        spec.mount("overlay", "overlay", target, MS_NODEV, data)
-
     def _workspace(self, spec: Specification) -> None:
         """Made before the pivot, placed after it, so that no link in the root leads it astray."""
         mapping = Slot.WORKSPACE_USER if self.workspace_maps else Slot.USER
-        self._overlay(spec, self.workspace or Lower("workspace", "", ()), "workspace", mapping)
+        overlay(spec, self.workspace or Lower("workspace", "", ()), "workspace", mapping)
         spec.tree(Slot.TREE, "workspace")
 
     def _shown_of_sys(self, spec: Specification) -> None:
@@ -205,6 +190,24 @@ def _to_mask() -> tuple[tuple[str, ...], tuple[str, ...]]:
             if mode & 0o004:
                 (folders if stat.S_ISDIR(mode) else files).append(name)
     return tuple(files), tuple(folders)
+
+
+def overlay(spec: Specification, lower: Lower, target: str, mapping: int) -> None:
+    """An overlay of one part of the layer, which is in folder `layer`, mounted at `target`. `mapping`: slot
+    of the user namespace that maps the ids of its lower folders."""
+    layers = []
+    for number, folder in enumerate(lower.folders):
+        name = f"{lower.part}{number}"
+        spec.folder(name, 0o700)
+        spec.tree(Slot.TREE, str(folder), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV, mapping)
+        spec.place(Slot.TREE, name)
+        layers.append(name)
+    if not layers:
+        spec.folder("empty", 0o755, OWNER)
+        layers = ["empty"]
+    upper = f"upperdir=layer/{lower.part}/upper,workdir=layer/{lower.part}/work"
+    data = f"lowerdir={':'.join(layers)},{upper},{OVERLAY_OPTIONS}"
+    spec.mount("overlay", "overlay", target, MS_NODEV, data)
 
 
 def workspace_maps(owner_uid: int, owner_gid: int) -> tuple[Word, Word] | None:

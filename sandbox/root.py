@@ -52,11 +52,18 @@ FIRST_HUMAN_ID, NOBODY_ID = 1000, 65534
 
 @dataclass(frozen=True, slots=True)
 class Lower:
-    """The lower layers of one overlay, topmost first, and where in the sandbox it is mounted."""
+    """The lower layers of one overlay, topmost first, and where in the sandbox it is mounted. `foreign`: its
+    upper folder, where that is none of the guard's own layer."""
 
     part: str
     mount_point: str
     folders: tuple[Path, ...]
+    foreign: Path | None = None
+
+    @property
+    def upper(self) -> str:
+        """Its upper folder, relative to the layer's descriptor."""
+        return f"{self.part}/upper" if self.foreign is None else str(self.foreign)
 
 
 class Roots:

@@ -74,9 +74,14 @@ def run(
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the verdict here, as JSON.")
     ] = None,
-    backend: Annotated[str, typer.Option(metavar="NAME", help="Kind of sandbox.")] = "process",
+    backend: Annotated[
+        str, typer.Option(metavar="NAME", help="Kind of sandbox: process or container.")
+    ] = "process",
     root: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Root file system, instead of /usr's.")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="IMAGE", help="Image of Docker's, for --backend container.")
     ] = None,
     env: Annotated[list[str] | None, typer.Option("--env", "-e", metavar="K=V", help="Repeatable.")] = None,
     no_network: Annotated[
@@ -121,6 +126,7 @@ def run(
             labels=_pairs(label, "--label"),
             backend=backend,
             root=root,
+            image=image,
             no_network=no_network,
             copy_back=not no_copy_back,
         )
@@ -181,6 +187,7 @@ def _order(
     labels: dict[str, str],
     backend: str,
     root: Path | None,
+    image: str | None,
     no_network: bool,
     copy_back: bool,
 ) -> SandboxOrder:
@@ -198,6 +205,7 @@ def _order(
             policy=_without_network(loaded) if no_network else loaded,
             workspace=str(folder) if folder is not None else None,
             root=str(_folder(root, "root")) if root is not None else None,
+            image=image,
             workspace_identity=identity(folder),
             root_identity=identity(root),
             rollout_id=new_rollout_id() if rollout is None else rollout,

@@ -115,6 +115,7 @@ int link_address(int network_namespace, const struct operation *op); /* network.
 
 /* start.c */
 void start_sandbox(int *fds, int fd_count) __attribute__((noreturn));
+void be_init(void) __attribute__((noreturn));
 void run_operations(int *fds, int fd_count) __attribute__((noreturn));
 
 /* exec.c, command.c, pump.c */

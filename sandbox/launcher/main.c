@@ -1,4 +1,5 @@
-/* launcher CONTROL-FD [CGROUP-FOLDER…]: the zygote. The folders are reaped when the control socket closes. */
+/* launcher CONTROL-FD [CGROUP-FOLDER…]: the zygote. The folders are reaped when the control socket closes.
+ * launcher pause: the init of a container. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -101,6 +102,8 @@ int main(int argc, char **argv)
 {
 	if (argc < 2 || strlen(argv[0]) < 4 || !(argv = hide_words(argc, argv)))
 		return 2;
+	if (strcmp(argv[1], "pause") == 0)
+		be_init();
 	int control = atoi(argv[1]);
 	struct sigaction child = { .sa_handler = on_child, .sa_flags = SA_RESTART | SA_NOCLDSTOP };
 

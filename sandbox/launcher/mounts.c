@@ -121,14 +121,21 @@ static int pivot(const char *path)
 	return chdir("/");
 }
 
+static int own_namespace(const struct build *build)
+{
+	if (build->own < 0)
+		return open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	return openat(build->own, "ns/mnt", O_RDONLY | O_CLOEXEC);
+}
+
 /* Phases setup and agent get their own mount namespace, so that masks in it do not bind the platform. */
 static int split(struct build *build)
 {
-	int plain = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	int plain = own_namespace(build);
 
 	if (keep(build, SLOT_MOUNT, plain) < 0 || unshare(CLONE_NEWNS) < 0)
 		return -1;
-	if (keep(build, SLOT_MASKED, open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC)) < 0)
+	if (keep(build, SLOT_MASKED, own_namespace(build)) < 0)
 		return -1;
 	return setns(plain, CLONE_NEWNS);
 }
