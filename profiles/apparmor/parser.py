@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -36,7 +37,12 @@ def run(profile: Profile, features: Path | None) -> bytes:
         command += [f"--kernel-features={features}"]
     try:
         done = subprocess.run(
-            command, input=profile.text.encode(), capture_output=True, timeout=COMPILE_S, check=False
+            command,
+            input=profile.text.encode(),
+            capture_output=True,
+            timeout=COMPILE_S,
+            check=False,
+            env=_environment(),
         )
     except OSError as error:
         raise abi.ParserMissingError(f"{command[0]} does not run: {error.strerror}") from error
@@ -45,6 +51,11 @@ def run(profile: Profile, features: Path | None) -> bytes:
     if done.returncode == 0 and done.stdout.startswith(BEGINS):
         return done.stdout
     raise refusal(profile, done.stderr.decode("utf-8", "replace"), done.returncode)
+
+
+def _environment() -> dict[str, str]:
+    """Messages in the language that is looked for here."""
+    return {**os.environ, "LC_ALL": "C"}
 
 
 def _refused_alone(profile: Profile) -> Place | None:
