@@ -12,7 +12,7 @@
 
 /* Why an event or a string did not reach user space. */
 enum loss_reason {
-	LOSS_RING = 0,     /* the ring was full: the reader was too slow for everybody */
+	LOSS_RING = 0,     /* the ring was full, or filled by others: the reader was too slow for everybody */
 	LOSS_OWN_RATE = 1, /* the sandbox had used up its share of the ring for this kind */
 	LOSS_STRING = 2,   /* the event came, one of its strings did not */
 	LOSS_STORAGE = 3,  /* the kernel had no memory to follow a process or a cgroup */
