@@ -50,7 +50,6 @@ class Attack:
     tiers: tuple[str, ...]
     class_: str | None = None
     always: str | None = None
-    confined: bool = False
     once: bool = False
     unless: str | None = None
 

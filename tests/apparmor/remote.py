@@ -12,6 +12,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -53,7 +54,7 @@ class Guest:
     def run(self, config: pytest.Config, items: Sequence[pytest.Item]) -> None:
         """Boot, run the items, take their reports."""
         kernel, timeout_s = KERNELS[self.name]
-        self.skip = "sandboxes need root" if os.geteuid() else kernel.missing()
+        self.skip = _missing() or kernel.missing()
         if self.skip:
             return
         self.out = Path(tempfile.mkdtemp(prefix=f"rig-{self.name}-", dir=_cache()))
@@ -82,6 +83,12 @@ class Guest:
         return [*found, _report(item, "failed", self.trouble or "the guest did not come to this test")]
 
 
+def _missing() -> str:
+    if os.geteuid():
+        return "the guests' disk is made by root"
+    return "" if Path("/dev/loop-control").exists() else "the guests' disk is made on a loop device"
+
+
 def _compile(source: Path, target: Path) -> None:
     """Here, where it takes no time."""
     command = ["gcc", "-static", "-O1", "-o", str(target), str(source)]
@@ -97,12 +104,11 @@ def _cache() -> Path:
 
 
 def _job(name: str, items: Sequence[pytest.Item]) -> str:
-    python = boot.CHECKOUT / ".venv/bin/python"
     words = " ".join(shlex.quote(item.nodeid) for item in items)
     return (
         f"export {INSIDE}={name} PYTHONDONTWRITEBYTECODE=1 INVIGILATOR_HOME=/var/lib/invigilator\n"
         f"mkdir -p $INVIGILATOR_HOME/roots && cp -p {OUT}/launcher-* $INVIGILATOR_HOME/roots/\n"
-        f"exec {python} -m pytest -p no:cacheprovider -q {words}\n"
+        f"exec {sys.executable} -m pytest -p no:cacheprovider -q {words}\n"
     )
 
 
