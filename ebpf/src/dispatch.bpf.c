@@ -75,7 +75,7 @@ static __always_inline void take_arguments(struct call *call, struct pt_regs *re
 /* The call that returned, into scratch memory; the handler that is to see it, 0 for none. */
 static __noinline __u32 take_call(struct task_struct *task, struct pt_regs *regs, long result)
 {
-	__u64 number = regs->orig_ax;
+	__u32 number = called(regs);
 	struct task_state *state;
 	__u32 abi = ABI_NATIVE;
 	struct scratch *s;
@@ -83,9 +83,9 @@ static __noinline __u32 take_call(struct task_struct *task, struct pt_regs *regs
 
 	if (task->thread_info.status & TS_COMPAT) {
 		abi = ABI_I386;
-	} else if (number & X32_SYSCALL_BIT) {
+	} else if ((number & ~(NUMBERS - 1)) == X32_SYSCALL_BIT) {
 		abi = ABI_X32;
-		number &= ~(__u64)X32_SYSCALL_BIT;
+		number &= NUMBERS - 1;
 	}
 	word = number < NUMBERS ? calls.word[abi][number & (NUMBERS - 1)] : 0;
 	handler = wanted(word >> WHEN_SHIFT, result) ? word & 255 : 0;
@@ -120,7 +120,7 @@ SEC("tp_btf/sys_exit")
 int BPF_PROG(dispatch, struct pt_regs *regs, long result)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	__u64 number = regs->orig_ax;
+	__u32 number = called(regs);
 	__u32 handler;
 
 	if (number < NUMBERS && !calls.word[ABI_NATIVE][number] && !(task->thread_info.status & TS_COMPAT))

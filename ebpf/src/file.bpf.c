@@ -85,7 +85,7 @@ HANDLER(on_open)
 {
 	struct scratch *s = scratch();
 
-	return s ? opened(s->call.args[0], AT_FDCWD, s->call.args[1], s->call.args[2]) : 0;
+	return s ? opened(s->call.args[0], AT_FDCWD, (__u32)s->call.args[1], (__u32)s->call.args[2]) : 0;
 }
 
 HANDLER(on_creat)
@@ -99,7 +99,7 @@ HANDLER(on_openat)
 {
 	struct scratch *s = scratch();
 
-	return s ? opened(s->call.args[1], s->call.args[0], s->call.args[2], s->call.args[3]) : 0;
+	return s ? opened(s->call.args[1], s->call.args[0], (__u32)s->call.args[2], (__u32)s->call.args[3]) : 0;
 }
 
 HANDLER(on_openat2)
@@ -187,14 +187,14 @@ HANDLER(on_fchmod)
 {
 	struct scratch *s = scratch();
 
-	return s ? about_fd(EVENT_CHMOD, s->call.args[0], s->call.args[1], 0) : 0;
+	return s ? about_fd(EVENT_CHMOD, s->call.args[0], (__u32)s->call.args[1], 0) : 0;
 }
 
 HANDLER(on_fchown)
 {
 	struct scratch *s = scratch();
 
-	return s ? about_fd(EVENT_CHOWN, s->call.args[0], s->call.args[1], s->call.args[2]) : 0;
+	return s ? about_fd(EVENT_CHOWN, s->call.args[0], (__u32)s->call.args[1], (__u32)s->call.args[2]) : 0;
 }
 
 HANDLER(on_fsetxattr)

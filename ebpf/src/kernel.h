@@ -128,6 +128,12 @@ struct pt_regs {
 	unsigned long bp, bx, r10, r9, r8, ax, cx, dx, si, di, orig_ax;
 };
 
+/* The call's number: the kernel takes the register's low half alone, whatever the caller left in the rest. */
+static __always_inline __u32 called(struct pt_regs *regs)
+{
+	return (__u32)regs->orig_ax;
+}
+
 struct in6_addr { union { __u8 u6_addr8[16]; __be32 u6_addr32[4]; } in6_u; };
 struct sock_common {
 	__be32 skc_daddr;

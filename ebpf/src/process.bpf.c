@@ -18,7 +18,8 @@
 static __always_inline __u64 clone_flags(struct task_struct *parent, __u16 *number, __u8 *abi)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(parent);
-	__u64 nr = regs->orig_ax, flags = 0;
+	__u64 flags = 0;
+	__u32 nr = called(regs);
 
 	*number = nr & 0xfff;
 	if (parent->thread_info.status & TS_COMPAT) {
@@ -29,7 +30,7 @@ static __always_inline __u64 clone_flags(struct task_struct *parent, __u16 *numb
 			bpf_probe_read_user(&flags, sizeof(flags), (void *)(__u64)(__u32)regs->bx);
 		return flags;
 	}
-	nr &= ~(__u64)X32_SYSCALL_BIT;
+	nr &= ~X32_SYSCALL_BIT;
 	if (nr == NR_CLONE)
 		return regs->di & ~0xffull;
 	if (nr == NR_VFORK)
@@ -189,7 +190,7 @@ int BPF_PROG(on_exec, struct task_struct *task, int old_pid, struct linux_binprm
 	s->e.text = argv_of(task->mm->arg_start, task->mm->arg_end);
 	s->e.a0 = bprm->argc;
 	regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	s->e.nr = regs->orig_ax & 0xfff;
+	s->e.nr = called(regs) & 0xfff;
 	if (task->thread_info.status & TS_COMPAT)
 		s->e.abi = ABI_I386;
 	return finish();

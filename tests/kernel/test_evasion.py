@@ -325,6 +325,28 @@ def test_what_watches_can_be_asked_for_only_with_privilege(box: Box) -> None:
     assert [(e["a0"], e["result"]) for e in told.of(Kind.BPF)] == [(n, -errno.EPERM) for n in (11, 12, 23)]
 
 
+@pytest.mark.parametrize("rest", [1 << 32, 0x1234 << 32, 1 << 63, (1 << 62) | (1 << 32)])
+def test_the_upper_half_of_a_calls_number_is_not_the_number(box: Box, protected: Path, rest: int) -> None:
+    """The kernel takes the low half of the register alone: any value above it makes the same call."""
+    told = box.run(
+        PROTECTED
+        + f"high = {rest} - ((1 << 64) if {rest} >> 63 else 0)\n"
+        + "print(call(high | 257, -100, b, 1 | high), call(high | 82, b, b + b'2'))",
+        protected,
+    )
+    assert int(told.output.split()[0]) >= 0
+    opened = told.one(Kind.OPEN, path=bytes(protected))
+    assert (opened["nr"], opened["abi"], opened["a0"]) == (257, 0, os.O_WRONLY)
+    assert told.one(Kind.RENAME)["path"] == bytes(protected)
+    assert not told.of(Kind.FOREIGN_ABI)
+
+
+def test_a_return_from_a_signal_handler_is_no_foreign_call(box: Box) -> None:
+    """The kernel leaves no number in the registers then: all bits are set, that of x32 among them."""
+    told = box.run("signal.signal(signal.SIGUSR1, lambda *_: None); os.kill(os.getpid(), signal.SIGUSR1)")
+    assert not told.of(Kind.FOREIGN_ABI)
+
+
 @pytest.mark.parametrize("call", ["0x40000000 | 82", "0x40000000 | 316"])
 def test_x32_renames_are_renames(box: Box, protected: Path, call: str) -> None:
     """Where the kernel has x32 the call is told as itself; where it has not, as a refused one."""
