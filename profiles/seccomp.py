@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from invigilator.profiles.policy import CallRule, PhaseName, Policy, Syscalls
-from invigilator.profiles.seccomp_writer import FOREIGN, Refusal, Writer, condition, known
+from invigilator.profiles.seccomp_writer import FOREIGN, Refusal, Writer, condition, known, number
 
 __all__ = [
     "ALLOW_ALL",
@@ -28,6 +28,7 @@ __all__ = [
     "compile",
     "condition",
     "known",
+    "number",
     "raw_of",
     "syscalls_of",
 ]

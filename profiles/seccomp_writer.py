@@ -39,6 +39,12 @@ def known(name: str) -> bool:
     return _number(name) != _UNKNOWN
 
 
+def number(name: str) -> int | None:
+    """This machine's number of a system call; None where it has none."""
+    found = _number(name)
+    return found if found >= 0 else None
+
+
 _UNKNOWN = -1
 """__NR_SCMP_ERROR of seccomp.h."""
 

@@ -1,4 +1,4 @@
-"""The attacks of `attacks.yaml`, run in sandboxes whose tiers are switched off one by one."""
+"""The attacks of `profiles/attacks.yaml`, run in sandboxes whose tiers are switched off one by one."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from invigilator.sandbox.commands import Command
 from invigilator.sandbox.process import ProcessBackend, ProcessSandbox
 
 FOLDER = Path(__file__).resolve().parent
+BATTERY = Path(library.__file__).with_name("attacks.yaml")
 TOOL = Path("/run/out/raw")
 """`tools/raw.c`, compiled before the guest was booted."""
 LIBRARY = ("base", "no-network", "swe-task", "web-browsing")
@@ -65,7 +66,7 @@ class Attack:
 
 def attacks() -> list[Attack]:
     """All rows."""
-    rows = yaml.safe_load((FOLDER / "attacks.yaml").read_text())["attacks"]
+    rows = yaml.safe_load(BATTERY.read_text())["attacks"]
     return [Attack(class_=row.pop("class", None), tiers=tuple(row.pop("tiers")), **row) for row in rows]
 
 

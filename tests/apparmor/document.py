@@ -12,7 +12,7 @@ HEAD = """# Proof: what each tier refuses
 
 Made by `make test-slow` (tests/apparmor): every attack is run as the sandbox's root, in Debian's
 user-mode-linux with AppArmor, by the project's own launcher and profiles. The scripts are in
-`tests/apparmor/attacks.yaml`.
+`profiles/attacks.yaml`.
 
 - **refused+**: the attack did not work, and the kernel's audit records tell of the refusal.
 - refused: it did not work. A mount, a capability or a namespace refuses without a record; the event of

@@ -1,0 +1,87 @@
+"""Connections that were recorded, as egress rules."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from invigilator.profiles.learning.facts import Connection, Recording
+from invigilator.profiles.network import IpAddress, NetworkRules, is_inside, mapped, network_of, stated
+from invigilator.profiles.policy import EgressRule, Policy
+
+PROTOCOLS = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp"}
+
+
+def rules(
+    recordings: Sequence[Recording],
+    base: Policy,
+    hosts: Mapping[str, Sequence[str]],
+    left_out: dict[str, Counter[bytes]],
+) -> list[EgressRule]:
+    """The agent's egress rules: addresses that were reached, the base's denials, names that stand for others.
+
+    A name comes last: what it will lead to is its owner's word, and the base's denials hold for it too.
+    """
+    reached: Counter[Connection] = Counter()
+    for recording in recordings:
+        reached.update(recording.connections)
+    decides = stated(base, "agent", lambda name: hosts.get(name, ()))
+    ports: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for connection, count in sorted(reached.items()):
+        address = _address(connection.address)
+        if address.is_loopback or address.is_unspecified:
+            continue
+        reason = _denied(decides, connection)
+        if reason:
+            said = f"{address} port {connection.port}".encode()
+            left_out.setdefault(reason, Counter())[said] += count
+            continue
+        target = _name_of(str(address), recordings, hosts) or str(address)
+        ports[target, PROTOCOLS[connection.protocol]].add(connection.port)
+    names = {one.name for one in network_of(base, "agent").egress}
+    denials = [rule for rule in network_of(base, "agent").egress if rule.action == "deny"]
+    named: list[EgressRule] = []
+    plain: list[EgressRule] = []
+    for (target, protocol), found in sorted(ports.items()):
+        is_name = target in hosts
+        title = _unused(f"learned-{len(named) + len(plain) + 1}", names)
+        inside = is_name and any(is_inside(ipaddress.ip_address(one)) for one in hosts[target])
+        rule = EgressRule.model_validate(
+            {"name": title, "target": target, "ports": sorted(found), "protocol": protocol, "private": inside}
+        )
+        (named if is_name else plain).append(rule)
+    return [*plain, *denials, *named]
+
+
+def _denied(decides: NetworkRules, connection: Connection) -> str | None:
+    if connection.protocol not in PROTOCOLS:
+        return "neither TCP nor UDP"
+    if not connection.port:
+        return "no port was named"
+    allowed, rule = decides.decide(connection.address, connection.port, connection.protocol)
+    return None if allowed or rule == "default_action" else f"the base denies it (egress rule {rule})"
+
+
+def _name_of(address: str, recordings: Sequence[Recording], hosts: Mapping[str, Sequence[str]]) -> str | None:
+    """The name that was asked for and leads to the address: the first, where several do."""
+    asked = {name.decode("ascii", "replace") for recording in recordings for name in recording.names}
+    leads = sorted(name for name, addresses in hosts.items() if name in asked and address in addresses)
+    return leads[0] if leads else None
+
+
+def _address(raw: bytes) -> IpAddress:
+    address = ipaddress.IPv6Address(raw)
+    return address.ipv4_mapped or address
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "-again"
+    return name
+
+
+def address_bytes(text: str) -> bytes:
+    """The 16 bytes by which a recording names an address."""
+    return mapped(ipaddress.ip_address(text))
