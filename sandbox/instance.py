@@ -45,7 +45,7 @@ from invigilator.sandbox.ids import COUNT, FIRST
 from invigilator.sandbox.launching import Handles, telling
 from invigilator.sandbox.layer import Layer
 from invigilator.sandbox.machinery import Machinery, Stopwatch
-from invigilator.sandbox.mounts import mount_table
+from invigilator.sandbox.mounts import mount_table, without_covers
 from invigilator.sandbox.spec import Slot
 
 
@@ -134,7 +134,8 @@ class ProcessSandbox(Sandbox):
 
     def mounts(self) -> Sequence[Mount]:
         """See the contract."""
-        plain, masked = mount_table(self.init_pid), self._masks.mounts if self._masks else ()
+        plain = without_covers(mount_table(self.init_pid))
+        masked = self._masks.mounts if self._masks else ()
         if not masked:
             return plain
         both = dict.fromkeys([*plain, *masked])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from invigilator.sandbox.base import Mount
@@ -25,6 +26,12 @@ def parse(mountinfo: bytes) -> list[Mount]:
 def mount_table(pid: int) -> list[Mount]:
     """The mounts that a process sees."""
     return parse(Path(f"/proc/{pid}/mountinfo").read_bytes())
+
+
+def without_covers(mounts: Sequence[Mount]) -> list[Mount]:
+    """The mounts but for those that cover files of /proc with a device: that device's name is in /dev."""
+    devices = {mount.dev for mount in mounts if mount.mount_point == b"/dev"}
+    return [m for m in mounts if m.dev not in devices or not m.mount_point.startswith(b"/proc/")]
 
 
 def _plain(field: bytes) -> bytes:

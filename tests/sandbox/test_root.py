@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from invigilator.ebpf.strings import Mount as Named
+from invigilator.ebpf.strings import MountTable
 from invigilator.sandbox.base import SandboxError
 
 if TYPE_CHECKING:
@@ -109,6 +111,16 @@ def test_a_root_that_is_none_is_refused(make_box: MakeBox, tmp_path: Path, kind:
     path = {"missing": tmp_path / "no", "file": tmp_path / "file", "state": Path("/")}[kind]
     with pytest.raises(SandboxError, match="root"):
         make_box(root=path)
+
+
+def test_a_device_goes_by_its_name_in_dev_whatever_it_covers(make_box: MakeBox) -> None:
+    """Files of /proc that are none of the agent's business are covered by /dev/null."""
+    box = make_box()
+    mounts = box.sandbox.mounts()
+    dev = next(mount.dev for mount in mounts if mount.mount_point == b"/dev")
+    table = MountTable([Named(*mount) for mount in mounts])
+    assert table.map(dev, b"/null") == b"/dev/null"
+    assert box.sh("cat /proc/kallsyms | wc -c").text.strip() == "0"
 
 
 def test_the_mount_table_names_superblocks(make_box: MakeBox, workspace: Path) -> None:
