@@ -15,6 +15,9 @@ tests="python3-pip xfsprogs strace npm procps curl ca-certificates dpkg-dev zip 
 # A kernel with AppArmor, as a program (tests/apparmor). `make test-slow` boots Debian's own too, in QEMU. Not every
 # architecture has them; where they cannot be had, the tests in those kernels are skipped and say so.
 kernels="user-mode-linux busybox-static"
+# Docker's daemon, of which the container backend's tests start one of their own. Not where installing it would start
+# it, and thereby change the machine's network: there those tests are skipped, and say so.
+if ! command -v dockerd >/dev/null && ! [ -d /run/systemd/system ]; then kernels="$kernels docker.io"; fi
 if [ "${2:-}" = slow ]; then kernels="$kernels qemu-system-x86"; fi
 
 peers="bpftrace python3-bpfcc linux-headers-$(dpkg --print-architecture 2>/dev/null || echo amd64)"
@@ -41,7 +44,7 @@ else
 	need=$(missing $kernels)
 	if [ -n "$need" ]; then
 		if [ "$(id -u)" != 0 ]; then
-			echo "setup: for tests in other kernels, as root: apt-get install" $need >&2
+			echo "setup: for tests in other kernels and containers, as root: apt-get install" $need >&2
 		else
 			echo "setup: installing" $need
 			export DEBIAN_FRONTEND=noninteractive

@@ -84,6 +84,7 @@ class Sandbox:
         labels: Mapping[str, str] | None = None,
         backend: str = "process",
         root: str | os.PathLike[str] | None = None,
+        image: str | None = None,
         environment: Mapping[str, str] | None = None,
         copy_back: bool = True,
         home: str | os.PathLike[str] | None = None,
@@ -91,9 +92,10 @@ class Sandbox:
         """A sandbox to be entered with `async with`.
 
         `policy` is a library policy's name, a file's path or a Policy. `workspace` is a host folder of which
-        the sandbox sees a copy; with `copy_back`, its changes come back at the verdict. Sandboxes of one
-        `rollout_id` and `attempt` are one rollout and judged together: a second try is a higher `attempt`. A
-        wrong policy is a PolicyError; entering raises `GuardError`s, each of which says what to do.
+        the sandbox sees a copy; with `copy_back`, its changes come back at the verdict. `image` is one of
+        Docker's, for `backend="container"`. Sandboxes of one `rollout_id` and `attempt` are one rollout and
+        judged together: a second try is a higher `attempt`. A wrong policy is a PolicyError; entering raises
+        `GuardError`s, each of which says what to do.
         """
         folder = Path(workspace).absolute() if workspace is not None else None
         owner_uid, owner_gid = owner_of(folder)
@@ -101,6 +103,7 @@ class Sandbox:
             policy=policy if isinstance(policy, Policy) else library.load(policy),
             workspace=str(folder) if folder else None,
             root=str(Path(root).absolute()) if root is not None else None,
+            image=image,
             workspace_identity=identity(folder),
             root_identity=identity(root),
             rollout_id=rollout_id or new_rollout_id(),

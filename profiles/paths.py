@@ -65,6 +65,16 @@ def canonical(path: bytes) -> bytes:
     return path
 
 
+def spellings(path: bytes) -> tuple[bytes, ...]:
+    """A canonical path, and where its object lies in a root that has folders where the links are usual."""
+    others = [
+        alias + path[len(target) :]
+        for alias, target in ALIASES
+        if path == target or path.startswith(target + b"/")
+    ]
+    return (path, *others)
+
+
 def _follow(path: bytes) -> bytes:
     for alias, target in ALIASES:
         if path == alias or path.startswith(alias + b"/"):

@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Sequence
 
+from invigilator.profiles.paths import spellings
 from invigilator.sandbox import files
 from invigilator.sandbox.base import SandboxError
 from invigilator.sandbox.lower import LowerFolder
@@ -19,7 +20,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def hide(layer_fd: int, lowers: Sequence[Lower], paths: Sequence[bytes], first_id: int) -> None:
     """White out each path that the lower layers have."""
-    for path in paths:
+    for path in (spelling for one in paths for spelling in spellings(one)):
         lower = max((one for one in lowers if _holds(one, path)), key=lambda one: len(one.mount_point))
         names = [name for name in path[len(lower.mount_point.rstrip("/")) :].split(b"/") if name]
         if not names:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from invigilator.profiles import protected
+from invigilator.profiles.paths import spellings
 from invigilator.profiles.policy import Policy
 from invigilator.sandbox import files
 from invigilator.sandbox.base import Mount, SandboxError
@@ -102,9 +103,11 @@ class Masks:
         absent_stay = set(hidden(self.policy))
         wanted = []
         for path, covered in sorted(denied(self.policy).items()):
-            target = self._resolve(root, path, covered, make=path not in absent_stay)
-            if target is not None:
-                wanted.append(target)
+            for spelling in spellings(path):
+                make = spelling == path and path not in absent_stay
+                target = self._resolve(root, spelling, covered, make=make)
+                if target is not None and target not in wanted:
+                    wanted.append(target)
         missing = [one for one in wanted if self._in_force.get(one.path) != one]
         self._applied = True
         if not missing:

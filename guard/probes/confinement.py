@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import platform
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +26,7 @@ SYS_OPEN_TREE = 428
 OPEN_TREE_CLONE = 1
 AT_FDCWD = -100
 COMMAND_TIMEOUT_S = 5.0
+DOCKER_TIMEOUT_S = 5.0
 STATES: dict[str, State] = {"enforce": "yes", "complain": "partly", "absent": "no"}
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -159,7 +160,7 @@ def audit(used: bool) -> Finding:
 
 def backends() -> Iterator[Finding]:
     """What backends beside the process backend would need."""
-    yield Finding("backends", "docker", *docker_state(), "containers", "apt-get install docker.io")
+    yield docker()
     for name, command, gives, package in (
         ("gVisor", "runsc", "containers with a kernel of their own", "runsc"),
         ("QEMU", "qemu-system-x86_64", "virtual machines", "qemu-system-x86"),
@@ -173,15 +174,27 @@ def backends() -> Iterator[Finding]:
                   "a machine with hardware virtualisation")  # fmt: skip
 
 
-def docker_state() -> tuple[State, str]:
-    """Whether Docker's daemon answers on its socket."""
-    path = Path("/run/docker.sock")
-    if not path.exists():
-        return "no", "no daemon's socket"
-    with socket.socket(socket.AF_UNIX) as link:
-        link.settimeout(1.0)
-        try:
-            link.connect(str(path))
-        except OSError as error:
-            return "no", f"its socket does not answer: {error.strerror}"
-    return "yes", "its daemon answers"
+def docker() -> Finding:
+    """Whether Docker's daemon, and what the container backend needs of it, is here."""
+    state, detail, fix = docker_state()
+    return Finding("backends", "docker", state, detail, "containers (--backend container)", fix)
+
+
+def docker_state() -> tuple[State, str, str]:
+    """(state, what was found, what to do)."""
+    if importlib.util.find_spec("docker") is None:
+        return "no", "no Docker SDK", "pip install 'invigilator[docker]'"
+    from docker import APIClient
+    from docker.errors import DockerException
+    from docker.utils import kwargs_from_env
+
+    try:
+        found = APIClient(version="auto", timeout=DOCKER_TIMEOUT_S, **kwargs_from_env()).info()
+    except DockerException:
+        return "no", "no daemon answers", "apt-get install docker.io, or set DOCKER_HOST"
+    detail = f"{found['ServerVersion']}, {found['Driver']}, cgroups by {found['CgroupDriver']}"
+    if found["Driver"] != "overlay2":
+        return "no", detail, 'daemon.json: "storage-driver": "overlay2"'
+    if any(one in ("name=userns", "name=rootless") for one in found.get("SecurityOptions") or ()):
+        return "no", f"{detail}, user ids mapped", "a daemon without userns-remap and not rootless"
+    return "yes", detail, ""

@@ -1,0 +1,158 @@
+"""The container backend by itself: links, paths that are not there, a container that others end, dead agents.
+
+In a network namespace of the test's own: links make their host forward.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TIMEOUT_S = 120.0
+HOST = """
+import os, signal, socket, subprocess, sys, threading, time, uuid
+from pathlib import Path
+from invigilator.profiles.policy import EgressRule, Filesystem, Limits, Network, Policy
+from invigilator.sandbox.base import SandboxSpec, Streams
+from invigilator.sandbox.container import ContainerBackend
+from invigilator.sandbox.process import ProcessBackend
+
+process = ProcessBackend(Path(sys.argv[1]), stock=0)
+backend = ContainerBackend(process.machinery)
+
+def box_of(**policy):
+    box = backend.prepare(SandboxSpec(uuid.uuid4(), Policy(name="test", **policy), image="room:1"))
+    box.start()
+    return box
+
+def sh(box, script, phase="agent"):
+    ours, theirs = os.pipe()
+    nothing = os.open("/dev/null", os.O_RDWR)
+    box.execute(["sh", "-c", script], phase=phase, streams=Streams(nothing, theirs, theirs)).wait(30)
+    os.close(theirs)
+    with os.fdopen(ours) as told:
+        return told.read().strip()
+"""
+SERVE = """
+for words in ("link set lo up", "addr add 198.51.100.1/32 dev lo"):
+    subprocess.run(["ip", *words.split()], check=True)
+
+def serve(port):
+    listener = socket.create_server(("198.51.100.1", port))
+    def answer():
+        while True:
+            with listener.accept()[0] as one:
+                one.sendall(b"served")
+    threading.Thread(target=answer, daemon=True).start()
+
+serve(80), serve(81)
+"""
+
+
+@pytest.fixture
+def as_host(daemon: Any, tmp_path: Path) -> Callable[[str], str]:
+    """Run a script beside the daemon; its output."""
+    home = tmp_path / "home"
+    home.mkdir()
+
+    def run(script: str) -> str:
+        command = ["unshare", "-n", "-m", sys.executable, "-c", HOST + textwrap.dedent(script), str(home)]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DOCKER_HOST": daemon.host},
+        )
+        assert done.returncode in (0, -9), done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_a_container_reaches_what_the_policy_allows_and_nothing_else(as_host: Callable[[str], str]) -> None:
+    out = as_host(
+        SERVE
+        + textwrap.dedent(
+            """
+            box = box_of(network=Network(egress=[EgressRule(name="web", target="198.51.100.1", ports=[80])]))
+            ask = 'nc -w 2 198.51.100.1 {} </dev/null 2>/dev/null; echo " $?"'
+            print(sh(box, ask.format(80)).split(), sh(box, ask.format(81)).split()[-1])
+            box.remove()
+            alone = box_of()
+            print(len(sh(alone, "cat /proc/net/dev").splitlines()), sh(alone, ask.format(80)).split()[-1])
+            alone.remove(), backend.close(), process.close()
+            """
+        )
+    )
+    assert out == "['served', '0'] 1\n3 1\n"
+
+
+def test_what_the_policy_hides_is_not_there_and_no_change_of_the_agent_s(
+    as_host: Callable[[str], str],
+) -> None:
+    out = as_host(
+        """
+        box = box_of(filesystem=Filesystem(hidden=["/bin/wget", "/root"]))
+        print(sh(box, "ls -d /bin/wget /root 2>&1 | grep -c 'No such file'; ls /bin/cat"))
+        print([(one.path, one.change) for one in box.changes(["/bin", "/etc"])])
+        sh(box, "rm /bin/cat; echo x >/etc/hostname; echo y >/etc/new; mkdir /bin/deep; touch /bin/deep/file")
+        print(sorted((one.path, one.change) for one in box.changes(["/bin", "/etc"])))
+        box.remove(), box.remove(), backend.close(), process.close()
+        """
+    )
+    lines = out.splitlines()
+    assert lines[:3] == ["2", "/bin/cat", "[]"]
+    assert lines[3] == str(
+        [
+            (b"/bin/cat", "removed"),
+            (b"/bin/deep", "added"),
+            (b"/bin/deep/file", "added"),
+            (b"/etc/new", "added"),
+        ]
+    )
+
+
+def test_a_container_that_somebody_else_ends_is_no_longer_alive(as_host: Callable[[str], str]) -> None:
+    out = as_host(
+        """
+        from docker import APIClient
+        box = box_of()
+        print(box.alive)
+        api = APIClient(base_url=os.environ["DOCKER_HOST"])
+        api.kill(f"invigilator-{box.spec.sandbox_id}")
+        while box.alive:
+            time.sleep(0.01)
+        print(box.alive)
+        box.remove(), backend.close(), process.close()
+        """
+    )
+    assert out == "True\nFalse\n"
+
+
+def test_containers_of_a_dead_agent_are_removed_by_the_next(
+    as_host: Callable[[str], str], daemon: Any
+) -> None:
+    out = as_host(
+        """
+        box = box_of()
+        print(box.spec.sandbox_id, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    name = f"/invigilator-{out.strip()}"
+    assert name in [one["Names"][0] for one in daemon.client().containers(all=True)]
+    assert as_host("print(backend.sweep()); backend.close(), process.close()") == "1\n"
+    assert daemon.client().containers(all=True) == []
+    deadline = time.monotonic() + TIMEOUT_S
+    while list(Path("/sys/fs/cgroup").glob(f"**/{out.strip()}")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
