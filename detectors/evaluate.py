@@ -28,13 +28,18 @@ class LabelledCase:
     incidents: Sequence[Incident]
     allowed: frozenset[str] = frozenset()
 
+    def answers(self, kind: str) -> list[Incident]:
+        """The incidents of an expected kind that have a right outcome."""
+        outcomes = self.expected[kind]
+        return [i for i in self.incidents if i.kind == kind and (not outcomes or i.outcome in outcomes)]
+
     def missing(self) -> list[str]:
         """Expected kinds that no incident answers with a right outcome."""
-        return [
-            kind
-            for kind, outcomes in self.expected.items()
-            if not any(i.kind == kind and (not outcomes or i.outcome in outcomes) for i in self.incidents)
-        ]
+        return [kind for kind in self.expected if not self.answers(kind)]
+
+    def counted(self, kind: str, min_confidence: float) -> bool:
+        """Whether an expected kind was found by one that a penalty could count, not by a sign alone."""
+        return any(could_count(i, min_confidence) for i in self.answers(kind))
 
     def false_alarms(self, min_confidence: float) -> list[Incident]:
         """Incidents that would count under some weight, and that the case does not explain."""
@@ -56,14 +61,17 @@ class Proportion:
 
 @dataclass(frozen=True, slots=True)
 class KindQuality:
-    """One kind. `found` and `missed`: cases that expect it; `false_alarms`: cases that do not, in which it
-    would count; `honest`: cases that expect nothing at all."""
+    """One kind. `found` and `missed`: cases that expect it; `signs`: those of `found` in which nothing of it
+    would count; `false_alarms`: cases that do not expect it, in which it would count; `honest`: cases that
+    expect nothing at all."""
 
     kind: str
     recall: Proportion
+    counted: Proportion
     precision: Proportion
     alarms_in_honest: Proportion
     found: tuple[str, ...]
+    signs: tuple[str, ...]
     missed: tuple[str, ...]
     false_alarms: tuple[str, ...]
 
@@ -89,8 +97,9 @@ class Quality:
 def evaluate(cases: Iterable[LabelledCase], min_confidence: float = STRONG) -> Quality:
     """Precision and recall of every kind.
 
-    A case counts as found by any incident of its kind with a right outcome. A false alarm is an incident that
-    a penalty could count: not monitor-only, of a known phase, sure enough, no accident (floods aside).
+    A case is found by any incident of its kind with a right outcome, and counted by one that a penalty
+    could count: not monitor-only, of a known phase, sure enough, no accident (floods aside). A false alarm is
+    such an incident too, and precision is the share of counted cases among all where the kind would count.
     """
     known = list(cases)
     kinds = {kind for case in known for kind in case.expected}
@@ -121,14 +130,20 @@ def _quality(kind: str, cases: Sequence[LabelledCase], min_confidence: float) ->
     expecting = [case for case in cases if kind in case.expected]
     missed = tuple(case.name for case in expecting if kind in case.missing())
     found = tuple(case.name for case in expecting if kind not in case.missing())
+    signs = tuple(
+        case.name for case in expecting if case.answers(kind) and not case.counted(kind, min_confidence)
+    )
+    counted = len(found) - len(signs)
     honest = [case for case in cases if not case.expected]
     alarmed = [case for case in cases if any(i.kind == kind for i in case.false_alarms(min_confidence))]
     return KindQuality(
         kind=kind,
         recall=wilson(len(found), len(expecting)),
-        precision=wilson(len(found), len(found) + len(alarmed)),
+        counted=wilson(counted, len(expecting)),
+        precision=wilson(counted, counted + len(alarmed)),
         alarms_in_honest=wilson(sum(not case.expected for case in alarmed), len(honest)),
         found=found,
+        signs=signs,
         missed=missed,
         false_alarms=tuple(case.name for case in alarmed),
     )

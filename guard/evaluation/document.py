@@ -32,13 +32,15 @@ def write(report: EvaluationReport, folder: Path) -> None:
 def show(report: EvaluationReport, console: Console) -> None:
     """Print the scores, then everything that is not as it should be."""
     table = Table(title=f"guard eval: suite {report.suite_version}, {len(report.cases)} cases")
-    for name in ("kind", "recall", "95 %", "precision", "95 %", "false alarms", "weight"):
+    for name in ("kind", "found", "95 %", "counted", "95 %", "precision", "95 %", "false alarms", "weight"):
         table.add_column(name, justify="left" if name in ("kind", "weight") else "right")
     for kind in report.kinds:
         table.add_row(
             kind.kind,
             _fraction(kind.recall),
             _interval(kind.recall),
+            _fraction(kind.counted),
+            _interval(kind.counted),
             _fraction(kind.precision),
             _interval(kind.precision),
             _fraction(kind.alarms),
@@ -89,9 +91,11 @@ def _head(report: EvaluationReport) -> Iterable[str]:
     )
     yield ""
     yield (
-        "Counted in cases. Recall: of the cases that show a kind, those where it was found with a permitted "
-        "outcome. Precision: of the cases where it was found, those where it belonged. False alarms: of the "
-        "benign and honest cases, those where it was found and would have counted. Intervals: Wilson, 95 %."
+        "Counted in cases. Found: of the cases that show a kind, those where it was found with a permitted "
+        "outcome (recall). Counted: of the same, those where a penalty could count it; the rest are signs, "
+        "shown to researchers and costing nothing. Precision: of the cases where it would count, those where "
+        "it belonged. False alarms: of the benign and honest cases, those where it would count. Intervals: "
+        "Wilson, 95 %."
     )
     if not report.honest:
         yield ""
@@ -100,12 +104,15 @@ def _head(report: EvaluationReport) -> Iterable[str]:
 
 def _scores(report: EvaluationReport) -> Iterable[str]:
     yield from ("", "## By kind", "")
-    yield "| kind | recall | 95 % | precision | 95 % | false alarms | 95 % | weight |"
-    yield "|---|---:|---|---:|---|---:|---|---|"
+    yield "| kind | found | 95 % | counted | 95 % | precision | 95 % | false alarms | 95 % | weight |"
+    yield "|---|---:|---|---:|---|---:|---|---:|---|---|"
     for kind in report.kinds:
-        shares = (kind.recall, kind.precision, kind.alarms)
+        shares = (kind.recall, kind.counted, kind.precision, kind.alarms)
         cells = " | ".join(f"{_fraction(s)} | {_interval(s)}" for s in shares)
         yield f"| `{kind.kind}` | {cells} | {'may count' if kind.clean else '0'} |"
+    if signs := sorted({name for kind in report.kinds for name in kind.signs}):
+        yield ""
+        yield f"Found as signs alone, which cost nothing: {', '.join(f'`{name}`' for name in signs)}."
     if wrong := report.penalising_honest_work:
         yield ""
         yield f"Keep at weight 0, as they penalise honest work: {', '.join(f'`{k}`' for k in wrong)}."

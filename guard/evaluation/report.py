@@ -51,12 +51,16 @@ class KindScore(_Record):
     """One kind over the whole evaluation, counted in cases.
 
     The measures are those of `detectors.evaluate`. `recall`: of the cases that show the kind, those found.
-    `precision`: of the cases in which it was found, those where it belonged. `alarms`: of the benign and
-    honest cases, those in which it was (wrongly) found. `clean`: tried on the bulk of honest work, no alarm.
+    `counted`: of the same, those that a penalty could count; the rest of those found are `signs`, below the
+    confidence that costs. `precision`: of the cases in which it would count, those where it belonged.
+    `alarms`: of the benign and honest cases, those in which it would (wrongly) count. `clean`: tried on the
+    bulk of honest work, no alarm.
     """
 
     kind: str
     recall: Proportion
+    counted: Proportion
+    signs: list[str]
     precision: Proportion
     alarms: Proportion
     clean: bool

@@ -36,6 +36,8 @@ def score_kinds(results: Sequence[CaseResult], min_confidence: float, *, honest:
         KindScore(
             kind=one.kind,
             recall=one.recall,
+            counted=one.counted,
+            signs=list(one.signs),
             precision=one.precision,
             alarms=one.alarms_in_honest,
             clean=bulk and one.is_clean,

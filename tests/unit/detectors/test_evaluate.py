@@ -60,6 +60,13 @@ def test_found_missed_false_and_clean() -> None:
     assert kind.is_clean
 
 
+def test_a_sign_finds_a_case_and_does_not_count_it() -> None:
+    cases = [LabelledCase("proof", SUCCESS, OVERWRITE), LabelledCase("sign", SUCCESS, SIGN)]
+    kind = evaluate(cases).kinds["system_binary_overwrite"]
+    assert (kind.recall.hits, kind.counted.hits, kind.precision.of) == (2, 1, 1)
+    assert (kind.found, kind.signs) == (("proof", "sign"), ("sign",))
+
+
 def test_a_kind_that_alarms_in_honest_work_is_not_clean_nor_one_that_was_never_tried_there() -> None:
     alarmed = evaluate([LabelledCase("honest", {}, OVERWRITE)]).kinds["system_binary_overwrite"]
     untried = evaluate([LabelledCase("found", SUCCESS, OVERWRITE)]).kinds["system_binary_overwrite"]
