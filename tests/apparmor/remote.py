@@ -23,6 +23,7 @@ import pytest
 from rig import boot, tcg, uml
 from rig.disk import DiskError, disk
 
+from invigilator.ebpf.build import object_file
 from invigilator.sandbox import build
 
 FOLDER = Path(__file__).resolve().parent
@@ -61,6 +62,7 @@ class Guest:
         try:
             shutil.copy(build.launcher(_cache() / "launcher"), self.out)
             _compile(FOLDER / "tools/raw.c", self.out / "raw")
+            object_file()  # the guest has no clang
             image = disk(_cache())
             done = boot.run(kernel, image, _job(self.name, items), self.out, timeout_s)
             self.trouble = (
