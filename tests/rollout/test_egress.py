@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from invigilator.ebpf.events import NetHook
 
 HOST = """
 mount -t tmpfs run /run
@@ -83,3 +86,53 @@ def test_an_allowed_service_answers_and_nothing_else_does(own_node, tmp_path: Pa
     told = json.loads(report.read_text())
     assert told["enforcement"]["network"] == "enforce"
     assert {(one["kind"], one["outcome"]) for one in told["incidents"]} >= {("egress_violation", "denied")}
+
+
+LISTEN = """
+import json, socket
+def listen(family, address, port, kind=socket.SOCK_STREAM):
+    try:
+        with socket.socket(family, kind) as s:
+            s.bind((address, port))
+            if kind == socket.SOCK_STREAM:
+                s.listen()
+            return "taken"
+    except OSError as error:
+        return error.strerror
+print(json.dumps({
+    "kept": listen(socket.AF_INET, "127.0.0.1", 8080),
+    "all": listen(socket.AF_INET, "0.0.0.0", 8080),
+    "six": listen(socket.AF_INET6, "::", 8080),
+    "udp": listen(socket.AF_INET, "127.0.0.1", 8080, socket.SOCK_DGRAM),
+    "other": listen(socket.AF_INET, "0.0.0.0", 8081),
+    "chosen": listen(socket.AF_INET, "127.0.0.1", 0),
+}))
+"""
+
+
+def test_a_refused_port_is_not_taken_and_the_refusal_names_the_rule(own_node, tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(
+        "version: 1\nname: own-ports\nextends: no-network\nnetwork:\n  bind:\n"
+        "  - {name: local-server, addresses: [127.0.0.1], ports: [8080]}\n"
+        "  - {name: service-port, action: deny, ports: [8080], protocol: any}\n"
+    )
+    rollout = "own-ports"
+    options = ("--policy", tmp_path / "policy.yaml", "--rollout", rollout)
+    run = own_node.run(*options, command=["python3", "-c", LISTEN])
+    assert run.code == 0, run.said
+    refused = "Operation not permitted"
+    assert json.loads(run.stdout) == {
+        "kept": "taken", "all": refused, "six": refused, "udp": refused, "other": "taken", "chosen": "taken",
+    }  # fmt: skip
+    assert run.report is not None and run.report["incidents"] == []
+    query = (
+        "SELECT text, port, protocol, result, a0 FROM events_readable "
+        f"WHERE rollout_id = '{rollout}' AND kind = 'net_denied' ORDER BY seq"
+    )
+    asked = own_node.guard("sql", "--json", query)
+    assert asked.returncode == 0, asked.stderr
+    told = json.loads(asked.stdout)
+    assert [(one["text"], one["port"], one["protocol"]) for one in told] == [
+        ("service-port", 8080, protocol) for protocol in ("tcp", "tcp", "udp")
+    ]
+    assert {(int(one["result"]), int(one["a0"])) for one in told} == {(-errno.EPERM, NetHook.BIND)}

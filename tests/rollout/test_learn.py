@@ -11,7 +11,7 @@ from invigilator.profiles import access, library
 
 HONEST = """
 import os, socket, subprocess, tempfile
-for _ in range(3):
+for _ in range(12):
     handle, name = tempfile.mkstemp(prefix="job-")
     os.write(handle, b"x")
     os.close(handle)
@@ -63,7 +63,7 @@ def test_an_honest_rollout_is_learned_proven_and_attacks_on_it_are_refused(
 ):
     out = tmp_path / "tight.yaml"
     said = learn(node, recorded, out)
-    assert "generalised: /tmp/job-???????? " in said and "3 distinct" in said
+    assert "generalised: /tmp/job-???????? " in said and "12 distinct" in said
     assert "left out: /tmp/odd\\nname" in said and "control character" in said
     policy = library.load(str(out))
     for kind, path, refused in (
