@@ -65,8 +65,17 @@ def _network(policy: Policy, phase: PhaseName, *, resolve: bool) -> dict[str, An
     if not resolve:
         return network.network_of(policy, phase).model_dump(mode="json")
     compiled = network.compile(policy, phase)
-    rules = [rule._asdict() | {"prefix": rule.prefix.hex()} for rule in compiled.rules]
-    return {"default_allow": compiled.default_allow, "needs_link": compiled.needs_link, "rules": rules}
+    rules, binds = (
+        [rule._asdict() | {"prefix": rule.prefix.hex()} for rule in each]
+        for each in (compiled.rules, compiled.binds)
+    )
+    return {
+        "default_allow": compiled.default_allow,
+        "needs_link": compiled.needs_link,
+        "rules": rules,
+        "default_bind": compiled.default_bind,
+        "binds": binds,
+    }
 
 
 def _paths(policy: Policy, phase: PhaseName) -> list[dict[str, str]]:

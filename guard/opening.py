@@ -94,7 +94,14 @@ def arm(
     sandbox.on_mounts = tell_mounts
     for name, phase in PHASES.items():
         rules = network.compile(policy, name)
-        sensor.set_network(watch.slot, phase, rules.default_allow, [NetRule(*rule) for rule in rules.rules])
+        sensor.set_network(
+            watch.slot,
+            phase,
+            rules.default_allow,
+            [NetRule(*rule) for rule in rules.rules],
+            default_bind=rules.default_bind,
+            binds=[NetRule(*rule) for rule in rules.binds],
+        )
     sensor.arm(watch.slot)
     watch.facts.canaries_planted(canaries, sandbox.identity)
     if order.workspace:

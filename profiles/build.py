@@ -17,6 +17,7 @@ from invigilator.profiles.policy import (
     CLASS_DEFAULTS,
     UNKNOWN_CLASS_DEFAULT,
     AppArmorRules,
+    BindRule,
     ClassAccess,
     Detectors,
     EgressRule,
@@ -75,7 +76,13 @@ def _network(form: NetworkForm | None, base: Network) -> Network:
     if form is None:
         return base
     egress = base.egress if form.egress is None else [EgressRule(**rule.model_dump()) for rule in form.egress]
-    return Network(default_action=form.default_action or base.default_action, egress=egress)
+    bind = base.bind if form.bind is None else [BindRule(**rule.model_dump()) for rule in form.bind]
+    return Network(
+        default_action=form.default_action or base.default_action,
+        egress=egress,
+        default_bind=form.default_bind or base.default_bind,
+        bind=bind,
+    )
 
 
 def _syscalls(form: SyscallsForm | None, base: Syscalls) -> Syscalls:

@@ -17,7 +17,7 @@ CONFINEMENT = (
     "mode", "require", "filesystem", "network", "limits", "syscalls", "apparmor", "seccomp", "phases",
 )  # fmt: skip
 """Keys of the policy that say what a sandbox may do (of `filesystem` all but the canaries)."""
-LATER = ("apparmor", "seccomp", "default_action", "files")
+LATER = ("apparmor", "seccomp", "default_action", "files", "default_bind", "bind")
 """Keys of confinement that the language got later. Where one is not used it is in no version, so that a
 policy which does not use it keeps the versions that it had."""
 DETECTION = ("detectors", "filesystem", "network", "phases")
@@ -49,11 +49,13 @@ def _used(policy: Policy, later: Sequence[str]) -> dict[str, Any]:
     """The policy as JSON, of the keys `LATER` only those of `later` that say something."""
     whole = policy.model_dump(mode="json")
     unused = Policy(name="").model_dump(mode="json")
-    tables = [(whole, unused), (whole["filesystem"], unused["filesystem"])]
-    tables += [(phase, {"apparmor": None, "seccomp": None}) for phase in whole["phases"].values()]
+    binds = {key: unused["network"][key] for key in ("default_bind", "bind")}
+    tables = [(whole, unused), (whole["filesystem"], unused["filesystem"]), (whole["network"], binds)]
+    for phase in whole["phases"].values():
+        tables += [(phase, {"apparmor": None, "seccomp": None}), (phase["network"] or {}, binds)]
     for table, default in tables:
         for key in LATER:
-            if key in table and (key not in later or table[key] == default[key]):
+            if key in table and key in default and (key not in later or table[key] == default[key]):
                 del table[key]
     return whole
 

@@ -127,14 +127,26 @@ def _network(old: Policy, new: Policy) -> Iterator[Change]:
         for opened, rule in reach.differences(one, two):
             what = _rule(rule) if rule else "reaching what no egress rule names"
             yield Change("possible" if opened else "impossible", what, phase)
+        own, others = network.binds_of(old, phase), network.binds_of(new, phase)
+        for opened, rule in reach.differences(own, others, first_port=0):
+            what = _bind(rule) if rule else "taking addresses and ports that no bind rule names"
+            yield Change("possible" if opened else "impossible", what, phase)
 
 
 def _rule(rule: EgressRule) -> str:
-    ports = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in network.port_ranges(rule.ports))
-    where = f"port {ports}" if rule.ports else "every port"
-    protocol = "" if rule.protocol == "any" else f" ({rule.protocol})"
     private = ", private addresses too" if rule.private else ""
-    return f"connecting to {rule.target}, {where}{protocol}{private}"
+    return f"connecting to {rule.target}, {_ports(rule)}{private}"
+
+
+def _bind(rule: EgressRule) -> str:
+    where = "any address" if rule.target == network.EVERY_ADDRESS else rule.target
+    return f"taking {_ports(rule)} of {where}"
+
+
+def _ports(rule: EgressRule) -> str:
+    ports = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in network.port_ranges(rule.ports))
+    protocol = "" if rule.protocol == "any" else f" ({rule.protocol})"
+    return (f"port {ports}" if rule.ports else "every port") + protocol
 
 
 def _syscalls(old: Policy, new: Policy) -> Iterator[Change]:

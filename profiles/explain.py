@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from invigilator.profiles import access as access_rules
-from invigilator.profiles import capabilities, network, seccomp
+from invigilator.profiles import binds, capabilities, network, seccomp
 from invigilator.profiles.access import SIDES
 from invigilator.profiles.apparmor import raw
 from invigilator.profiles.errors import Place
@@ -19,8 +19,8 @@ from invigilator.profiles.policy import Access, CallRule, EgressRule, FileAccess
 from invigilator.profiles.protected import HIDDEN, PathClasses
 from invigilator.profiles.source import Loc
 
-Action = FileAccess | Literal["connect", "syscall", "capability"]
-ACTIONS: tuple[Action, ...] = (*get_args(FileAccess), "connect", "syscall", "capability")
+Action = FileAccess | Literal["connect", "bind", "syscall", "capability"]
+ACTIONS: tuple[Action, ...] = (*get_args(FileAccess), "connect", "bind", "syscall", "capability")
 BASE_TIERS = frozenset({"seccomp", "cgroup", "network", "mount", "capabilities"})
 """What every node can put in force; AppArmor is found by `guard doctor`."""
 
@@ -75,8 +75,8 @@ def explain(
     """What the policy says about an action.
 
     `target`: for the ways to use a file (read, write, …) a path (bytes as they are, text as a policy writes
-    it); for connect `host:port`, `[v6]:port`, with `/tcp` (the default) or `/udp`; for syscall and
-    capability a name.
+    it); for connect `host:port`, `[v6]:port`, with `/tcp` (the default) or `/udp`; for bind the same with
+    an address, port 0 being one that the kernel chooses; for syscall and capability a name.
     `resolve`: look names of rules up, to compare with an address; without it names match by their text alone.
     `tiers`: what the node has in force. With a bare Policy, places are unknown. ValueError for a target that
     cannot be read.
@@ -84,6 +84,8 @@ def explain(
     asked = _Question(policy, phase, tiers)
     if action == "connect":
         return asked.connect(_text(target), resolve)
+    if action == "bind":
+        return asked.bind(_text(target))
     if action == "syscall":
         return asked.syscall(_text(target))
     if action == "capability":
@@ -141,6 +143,23 @@ class _Question:
         note = "" if tier == "cgroup" else "no phase lets anything out, so the sandbox has no link"
         words = f"network.default_action: {rules.default_action}"
         return self._answer("connect", target, verdict, words, where, tier, note)
+
+    def bind(self, target: str) -> Explanation:
+        host, port, protocol = _endpoint(target, lowest=0)
+        address = _address(host)
+        if address is None:
+            raise ValueError(f"`{target}` names no address; write address:port or [v6]:port")
+        base: Loc = ("phases", self._phase, "network") if self._phase_has("network") else ("network",)
+        rules = network.network_of(self._policy, self._phase)
+        for index, rule in enumerate(rules.bind):
+            if binds.decides(rule, address, port, protocol):
+                verdict: Verdict = "allowed" if rule.action == "allow" else "denied"
+                where = self._written((*base, "bind", index), ("network", "bind", index))
+                return self._answer("bind", target, verdict, f"bind rule {rule.name}", where, "cgroup")
+        verdict = "allowed" if rules.default_bind == "allow" else "denied"
+        where = self._written((*base, "default_bind"), ("network", "default_bind"))
+        words = f"network.default_bind: {rules.default_bind}"
+        return self._answer("bind", target, verdict, words, where, "cgroup")
 
     def syscall(self, name: str) -> Explanation:
         calls = seccomp.syscalls_of(self._policy, self._phase)
@@ -244,9 +263,9 @@ class _Question:
         return rules is not None and bool(getattr(rules, part))
 
 
-def _endpoint(target: str) -> tuple[str, int, str]:
+def _endpoint(target: str, lowest: int = 1) -> tuple[str, int, str]:
     match = _ENDPOINT.fullmatch(target)
-    if match is None or not 0 < int(match["port"]) <= 65535:
+    if match is None or not lowest <= int(match["port"]) <= 65535:
         raise ValueError(f"`{target}` is no endpoint; write host:port or [v6]:port, with /udp for UDP")
     return match["v6"] or match["host"], int(match["port"]), match["protocol"] or "tcp"
 

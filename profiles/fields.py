@@ -67,6 +67,13 @@ def _target(value: Any) -> Any:
     return value if found is None else str(found)
 
 
+def _block(value: Any) -> Any:
+    found = _target(value)
+    if isinstance(found, str) and network.target_network(found) is None:
+        raise _refused(f"`{value}` is no address", "write an address or a CIDR such as 192.0.2.0/24")
+    return found
+
+
 def _raw_rule(value: Any) -> Any:
     if isinstance(value, str):
         try:
@@ -135,7 +142,13 @@ Target = Annotated[
     BeforeValidator(_target),
     WithJsonSchema({"type": "string", "examples": ["files.example.org", "192.0.2.0/24"]}),
 ]
+Block = Annotated[
+    str,
+    BeforeValidator(_block),
+    WithJsonSchema({"type": "string", "examples": ["127.0.0.1", "192.0.2.0/24"]}),
+]
 Port = Annotated[int, Field(ge=1, le=65535)]
+OwnPort = Annotated[int, Field(ge=0, le=65535)]
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
 CallName = Annotated[str, Field(pattern="^[a-z0-9_]+$")]
 Word64 = Annotated[

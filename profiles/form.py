@@ -10,10 +10,12 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from invigilator.profiles.fields import (
+    Block,
     CallName,
     Duration,
     Name,
     Number,
+    OwnPort,
     Path,
     Port,
     Quantity,
@@ -107,11 +109,27 @@ class EgressForm(Form):
     )
 
 
-class NetworkForm(Form):
-    """Outbound traffic. The sandbox's own loopback is allowed."""
+class BindForm(Form):
+    """One rule for the addresses and ports that a socket takes; the first that matches decides."""
 
-    default_action: Action | None = Field(default=None, description="for what no rule matches")
+    name: Name = Field(description="named in the refusal's event, and by `guard policy explain`")
+    action: Action = "allow"
+    addresses: list[Block] = Field(default=[], description="addresses or CIDRs; none: every address")
+    ports: list[OwnPort] = Field(default=[], description="0: the kernel chooses; none: every port")
+    protocol: Literal["tcp", "udp", "any"] = "tcp"
+
+
+class NetworkForm(Form):
+    """Outbound traffic, of which the sandbox's own loopback is allowed, and the sandbox's own ports."""
+
+    default_action: Action | None = Field(
+        default=None, description="for outbound traffic that no rule of `egress` matches"
+    )
     egress: list[EgressForm] | None = None
+    default_bind: Action | None = Field(
+        default=None, description="for addresses and ports that no rule of `bind` matches"
+    )
+    bind: list[BindForm] | None = Field(default=None, description="which addresses and ports may be taken")
 
 
 class LimitsForm(Form):

@@ -20,6 +20,8 @@ PROTOCOLS = {"any": 0, "tcp": socket.IPPROTO_TCP, "udp": socket.IPPROTO_UDP}
 LOOPBACK: tuple[IpNetwork, ...] = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 MAPPED_PREFIX = 96
 """Bits of ::ffff:0:0/96, below which IPv4 addresses stand (RFC 4291, section 2.5.5.2)."""
+EVERY_ADDRESS = "::/0"
+"""IPv4's too, which stand below ::ffff:0:0/96."""
 
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", re.ASCII)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
@@ -49,12 +51,17 @@ class NetRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NetworkRules:
-    """The rules of a phase. `hosts`: the addresses that names resolved to, for the sandbox's /etc/hosts."""
+    """The rules of a phase. `hosts`: the addresses that names resolved to, for the sandbox's /etc/hosts.
+
+    `binds`: which own addresses and ports a socket may take, `default_bind` where none of them matches.
+    """
 
     default_allow: bool
     rules: tuple[NetRule, ...]
     needs_link: bool
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    default_bind: bool = True
+    binds: tuple[NetRule, ...] = ()
 
     def decide(self, address: str | bytes, port: int, protocol: int) -> tuple[bool, str]:
         """(allowed, name of the deciding rule or `default_action`) for an address as text or as 16 bytes."""
@@ -98,13 +105,33 @@ def stated(
         rules += _flatten(rule, resolve, hosts)
     if own_loopback:
         rules += [_rule(net, (0, 65535), 0, True, "loopback") for net in LOOPBACK]
-    return NetworkRules(network.default_action == "allow", tuple(rules), needs_link(policy, phase), hosts)
+    own = binds_of(policy, phase)
+    binds = tuple(entry for rule in own.egress for entry in _flatten(rule, resolve, hosts))
+    return NetworkRules(
+        network.default_action == "allow",
+        tuple(rules),
+        needs_link(policy, phase),
+        hosts,
+        own.default_action == "allow",
+        binds,
+    )
 
 
 def network_of(policy: Policy, phase: PhaseName) -> Network:
     """What holds for the network in a phase."""
     rules = policy.phases.get(phase)
     return rules.network if rules and rules.network else policy.network
+
+
+def binds_of(policy: Policy, phase: PhaseName) -> Network:
+    """The bind rules of a phase as rules of egress, which are judged the same way: an address a rule."""
+    network = network_of(policy, phase)
+    rules = [
+        EgressRule(**rule.model_dump(exclude={"addresses"}), target=address)
+        for rule in network.bind
+        for address in rule.addresses or [EVERY_ADDRESS]
+    ]
+    return Network(default_action=network.default_bind, egress=rules)
 
 
 def needs_link(policy: Policy, phase: PhaseName | None = None) -> bool:

@@ -107,11 +107,27 @@ class EgressRule(Part):
     private: bool = False
 
 
+class BindRule(Part):
+    """Which own addresses and ports a socket may take; the first rule that matches decides.
+
+    `addresses`: addresses and CIDRs; none: every address of IPv4 and IPv6. Port 0 stands for one that the
+    kernel is to choose; no ports: all, 0 too.
+    """
+
+    name: str
+    action: Action = "allow"
+    addresses: list[str] = []
+    ports: list[int] = []
+    protocol: Literal["tcp", "udp", "any"] = "tcp"
+
+
 class Network(Part):
-    """`network:` of the policy or of a phase."""
+    """`network:` of the policy or of a phase. `default_bind` decides where no rule of `bind` matches."""
 
     default_action: Action = "deny"
     egress: list[EgressRule] = []
+    default_bind: Action = "allow"
+    bind: list[BindRule] = []
 
 
 class Limits(Part):

@@ -41,11 +41,11 @@ class Difference(NamedTuple):
     rule: EgressRule | None
 
 
-def differences(old: Network, new: Network) -> list[Difference]:
-    """What becomes reachable (`opened`) or unreachable, each once."""
+def differences(old: Network, new: Network, *, first_port: int = 1) -> list[Difference]:
+    """What becomes reachable (`opened`) or unreachable, each once. `first_port`: the lowest port that is."""
     before, after = _blocks(old), _blocks(new)
     found: dict[tuple[bool, str], Difference] = {}
-    for place, port, protocol in _samples([*before, *after]):
+    for place, port, protocol in _samples([*before, *after], first_port):
         was, old_rule = _decide(old, before, place, port, protocol)
         now, new_rule = _decide(new, after, place, port, protocol)
         if was != now:
@@ -60,23 +60,23 @@ def _blocks(network: Network) -> list[Block]:
     for rule in network.egress:
         target = target_network(rule.target)
         name = "" if target else rule.target.lower().rstrip(".")
-        low, high = _span(target) if target else (0, -1)
+        low, high = span(target) if target else (0, -1)
         blocks.append(Block(rule, low, high, name, port_ranges(rule.ports)))
     return blocks
 
 
-def _span(network: IpNetwork) -> tuple[int, int]:
+def span(network: IpNetwork) -> tuple[int, int]:
     low = int.from_bytes(mapped(network.network_address), "big")
     bits = network.prefixlen + (MAPPED_PREFIX if network.version == 4 else 0)
     return low, low + (1 << (ADDRESS_BITS - bits)) - 1
 
 
-def _samples(blocks: list[Block]) -> Iterator[tuple[int | str, int, str]]:
+def _samples(blocks: list[Block], first_port: int) -> Iterator[tuple[int | str, int, str]]:
     borders = {0} | {edge for block in blocks if not block.name for edge in (block.low, block.high + 1)}
     places: set[int | str] = {border for border in borders if border < 1 << ADDRESS_BITS}
     places |= {block.name for block in blocks if block.name}
     edges = {edge for block in blocks for low, high in block.ports for edge in (low, high + 1)}
-    ports = sorted(edge for edge in {1, *edges} if 1 <= edge <= 65535)
+    ports = sorted(edge for edge in {first_port, *edges} if first_port <= edge <= 65535)
     return itertools.product(sorted(places, key=str), ports, PROTOCOLS)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from invigilator.profiles import conflicts, protected
+from invigilator.profiles import binds, conflicts, protected
 from invigilator.profiles.conflicts import Finding
 from invigilator.profiles.kinds import kinds
 from invigilator.profiles.network import PROTOCOLS, network_of, port_ranges, target_network
@@ -39,6 +39,7 @@ def findings(policy: Policy) -> Iterator[Finding]:
     yield from _classes(policy)
     yield from _nesting(policy)
     yield from _egress(policy)
+    yield from binds.findings(policy)
     yield from _possible(policy)
     yield from _detectors(policy)
     yield from _penalty(policy)

@@ -48,6 +48,7 @@ class Action(StrEnum):
     lock = "lock"
     mmap = "mmap"
     connect = "connect"
+    bind = "bind"
     syscall = "syscall"
     capability = "capability"
 
@@ -174,6 +175,7 @@ def explain(
     Examples:
       guard policy explain swe-task write /bin/bash --phase agent
       guard policy explain swe-task connect files.example.org:443
+      guard policy explain swe-task bind 0.0.0.0:8000
     """
     from invigilator.guard.cli.output import plain, print_json
     from invigilator.guard.errors import GuardError

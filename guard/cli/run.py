@@ -224,10 +224,13 @@ def _order(
 
 
 def _without_network(policy: Policy) -> Policy:
-    from invigilator.profiles.policy import Network
-
-    phases = {name: rules.model_copy(update={"network": None}) for name, rules in policy.phases.items()}
-    return policy.model_copy(update={"network": Network(), "phases": phases})
+    nothing = {"default_action": "deny", "egress": []}
+    network = policy.network.model_copy(update=nothing)
+    phases = {}
+    for name, rules in policy.phases.items():
+        own = rules.network.model_copy(update=nothing) if rules.network else network
+        phases[name] = rules.model_copy(update={"network": None if own == network else own})
+    return policy.model_copy(update={"network": network, "phases": phases})
 
 
 def _folder(path: Path, what: str) -> Path:
