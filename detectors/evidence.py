@@ -57,6 +57,7 @@ _ARGUMENTS: dict[Kind, tuple[str, ...]] = {
     Kind.SURVIVOR: ("ended",),
     Kind.LIMIT: ("value", "limit"),
     Kind.CANARY: (),
+    Kind.IO_URING_OP: ("operation", "count"),
 }
 _OCTAL = {(Kind.OPEN, "mode"), (Kind.OPEN, "flags"), (Kind.CHMOD, "mode")}
 _NETWORK = (Kind.CONNECT, Kind.CONNECT_RESULT, Kind.SEND, Kind.NET_DENIED, Kind.BIND, Kind.ACCEPT)
