@@ -93,6 +93,12 @@ def learn_policy(
             print(f"left out: {plain(path)}, {count} times ({reason})", file=sys.stderr)
     if out is None:
         print(found.text, end="")
+        return
+    several = sum(bool(one.instances) for one in found.patterns)
+    left = sum(len(what) for what in found.left_out.values())
+    print(
+        f"{plain(out)}: {len(found.patterns)} rules for files, {several} of them patterns; {left} things left out"
+    )
 
 
 def _facts(

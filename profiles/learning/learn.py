@@ -82,6 +82,7 @@ def learn(
             egress,
             calls,
             _rest(base),
+            network.kept(base),
             left_out,
         )
     )

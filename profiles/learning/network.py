@@ -55,6 +55,13 @@ def rules(
     return [*plain, *denials, *named]
 
 
+def kept(base: Policy) -> dict[str, object]:
+    """What else the base says of the agent's network: a phase's network is whole, so it is said again."""
+    return network_of(base, "agent").model_dump(
+        mode="json", exclude={"default_action", "egress"}, exclude_defaults=True
+    )
+
+
 def _denied(decides: NetworkRules, connection: Connection) -> str | None:
     if connection.protocol not in PROTOCOLS:
         return "neither TCP nor UDP"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from invigilator.profiles.apparmor.names import quoted
@@ -20,7 +20,7 @@ ORDER: tuple[FileAccess, ...] = ("read", "write", "append", "exec", "link", "loc
 @dataclass(frozen=True, slots=True)
 class Content:
     """What the text says. `sources`: a line for each recording; `calls`: to be denied; `rest`: which lists of
-    the base (files, raw, calls) hold something that stays."""
+    the base (files, raw, calls) hold something that stays; `network`: what else the base says of it."""
 
     name: str
     extends: str
@@ -29,6 +29,7 @@ class Content:
     egress: Sequence[EgressRule]
     calls: Sequence[str]
     rest: frozenset[str]
+    network: Mapping[str, object]
     left_out: dict[str, Counter[bytes]]
 
 
@@ -57,6 +58,7 @@ def _lines(content: Content) -> Iterator[str]:
     yield from _calls(content.calls, rest="calls" in content.rest)
     yield "    network:"
     yield "      default_action: deny"
+    yield from (f"      {key}: {json.dumps(value)}" for key, value in sorted(content.network.items()))
     yield from _egress(content.egress)
     yield from _left_out(content.left_out)
 
