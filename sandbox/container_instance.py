@@ -73,6 +73,8 @@ class ContainerSandbox(ProcessSandbox):
                     image=self._image,
                     hostname=spec.hostname,
                     pause=pause(shared.home / "roots"),
+                    # An id that no command has: who has a process's ids may change its resource limits.
+                    owner=self._stranger,
                     limits=limits,
                     agent=shared.cgroups.agent,
                     home=shared.home,

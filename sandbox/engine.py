@@ -30,13 +30,15 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A container to make. `agent`: whose it is, as `cgroups` names agents. `home`: its state folder.
-    `profile`: AppArmor's for what runs beside the guard's commands; None where the tier is absent."""
+    """A container to make. `owner`: user id of its pause. `agent`: whose it is, as `cgroups` names agents.
+    `home`: that agent's state folder. `profile`: AppArmor's for what runs beside the guard's commands; None
+    where the tier is absent."""
 
     name: str
     image: Image
     hostname: str
     pause: Path
+    owner: int
     limits: LimitValues
     agent: str
     home: Path
@@ -98,7 +100,7 @@ class Engine:
                 wanted.image.id,
                 command=["pause"],
                 entrypoint=[PAUSE],
-                user="0:0",
+                user=f"{wanted.owner}:{wanted.owner}",
                 working_dir="/",
                 hostname=wanted.hostname,
                 name=f"invigilator-{wanted.name}",

@@ -62,10 +62,16 @@ def test_a_misdeed_in_a_container_is_the_incident_that_it_is_in_a_process(node: 
 def test_root_in_a_container_holds_no_capability_of_the_machine(node: Any) -> None:
     done = node.run(
         command="mount -t tmpfs none /tmp; mknod /tmp/disk b 8 0; cat /proc/1/environ; kill -9 1; echo alive;"
+        " echo 1000 >/proc/1/oom_score_adj;"
         " cat /proc/self/uid_map"
     )
     assert done.out.split() == ["alive", "0", "0", "65536"]
-    for refused in ("mount: permission denied", "mknod: /tmp/disk", "/proc/1/environ"):
+    for refused in (
+        "mount: permission denied",
+        "mknod: /tmp/disk",
+        "/proc/1/environ",
+        "/proc/1/oom_score_adj",
+    ):
         assert refused in done.said
 
 
