@@ -46,11 +46,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of it: the exit status to end with, the verdict, and why the store is behind, if it is."""
+    """What became of it: the exit status to end with, the verdict, why the store is behind, if it is, and why
+    some of the command's output could not be written, if so."""
 
     code: int
     report: Report
     notice: str | None
+    lost_output: str | None
 
 
 class Foreground:
@@ -62,6 +64,7 @@ class Foreground:
         self._current: Request | None = None
         self._interrupted: int | None = None
         self._interrupts = 0
+        self._output_error = 0
         self._signals: set[asyncio.Task[None]] = set()
 
     async def run(self) -> Outcome:
@@ -99,12 +102,14 @@ class Foreground:
             raise error from None
 
     async def _conclude(self, code: int, failure: str | None) -> Outcome:
-        """An interrupted rollout is no verdict on the agent, but the exit status stays the command's own."""
+        """An interrupted rollout is no verdict on the agent, but the exit status stays the command's own; so
+        it does where its output is lost, as script(1) has it."""
         if self._interrupted is not None:
             failure = failure or f"interrupted by {signal.Signals(self._interrupted).name}"
         report = await self._box.verdict(failure=failure)
         failed = report.failure is not None and self._interrupted is None
-        return Outcome(FAILED_CODE if failed else code, report, self._box.notice)
+        lost = os.strerror(self._output_error) if self._output_error else None
+        return Outcome(FAILED_CODE if failed else code, report, self._box.notice, lost)
 
     async def _agent(self) -> CommandResult:
         plan = self._plan
@@ -139,9 +144,11 @@ class Foreground:
             return CommandResult(code=128 + self._interrupted, reason="signalled")
         self._current = await self._box.start(order, streams)
         try:
-            return await self._box.finish(self._current)
+            result = await self._box.finish(self._current)
         finally:
             self._current = None
+        self._output_error = self._output_error or result.output_error
+        return result
 
     @contextlib.contextmanager
     def _handlers(self) -> Iterator[None]:

@@ -83,9 +83,13 @@ class CommandOrder(_Order):
 
 
 class CommandResult(_Order):
-    """How a command ended: `code` as a shell says it (124 timed out), and what became of its output."""
+    """How a command ended: `code` as a shell says it (124 timed out), and what became of its output.
+
+    `output_error`: the errno with which one of the caller's streams took no more of it (0: none).
+    """
 
     code: int
     reason: Literal["exited", "signalled", "timeout", "oom", "limit"]
     output_bytes: int = 0
     output_cut: bool = False
+    output_error: int = 0

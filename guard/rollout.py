@@ -124,6 +124,7 @@ class Rollout:
                 reason=reason,
                 output_bytes=status.output_bytes,
                 output_cut=status.output_cut,
+                output_error=status.output_error,
             )
             self._progress.command_ends(running, result)
             if self._report is None and not self._closed:

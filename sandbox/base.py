@@ -77,13 +77,17 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """`code` as a shell would say it (128 + signal; 126, 127 where it could not be executed)."""
+    """`code` as a shell would say it (128 + signal; 126, 127 where it could not be executed).
+
+    `output_error`: the errno with which a stream took no more of the output (0: none; nor is EPIPE one).
+    """
 
     code: int
     signal: int = 0
     reason: Literal["exited", "signalled", "timeout", "oom", "limit"] = "exited"
     output_bytes: int = 0
     output_cut: bool = False
+    output_error: int = 0
 
 
 @dataclass(frozen=True, slots=True)

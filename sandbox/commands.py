@@ -177,14 +177,14 @@ class Command(Process):
         if report is None:
             self._status = self._lost()
             return
-        kind, value, _, cut, output = report
+        kind, value, detail, cut, output = report
         if kind == _STOPPED and self.on_stopped:
             self.on_stopped(value)
         elif kind == _ENDED:
-            self._status = self._ended(value, bool(cut), output)
+            self._status = self._ended(value, bool(cut), output, detail)
             self._control.close()
 
-    def _ended(self, status: int, cut: bool, output: int) -> ExitStatus:
+    def _ended(self, status: int, cut: bool, output: int, error: int) -> ExitStatus:
         number = status & 0x7F
         code = 128 + number if number else status >> 8 & 0xFF
         reason: Literal["exited", "signalled", "timeout", "oom", "limit"] = (
@@ -196,7 +196,7 @@ class Command(Process):
             number == signal.SIGKILL or code == 128 + signal.SIGKILL
         ) and self._oom_kills() > self._oom_before:
             reason = "oom"
-        return ExitStatus(code, number, reason, output, cut)
+        return ExitStatus(code, number, reason, output, cut, error)
 
     def _lost(self) -> ExitStatus:
         """The pump is gone, and the command with it: nothing runs unwatched."""

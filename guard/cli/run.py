@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -30,7 +31,8 @@ def register(app: typer.Typer) -> None:
     app.command(
         "run",
         context_settings={"allow_interspersed_args": False},
-        epilog="Exit status: the command's own; 124 timed out; 125 guard failed; 126, 127 as a shell.",
+        epilog="Exit status: the command's own, also where its output could not be written, which is said; "
+        "124 timed out; 125 guard failed; 126, 127 as a shell.",
     )(run)
 
 
@@ -170,6 +172,9 @@ def _run(
         raise
     if target is not None:
         target.write(outcome.report.model_dump_json(indent=2))
+    if outcome.lost_output is not None:
+        message = f"the command's output could not be written ({outcome.lost_output}): some is lost"
+        print(json.dumps({"message": message}) if as_json else f"guard: {message}", file=sys.stderr)
     if as_json:
         print(outcome.report.model_dump_json(), file=sys.stderr)
     elif not quiet:

@@ -137,7 +137,7 @@ enum report_kind { REPORT_STARTED = 1, REPORT_FAILED = 2, REPORT_STOPPED = 3, RE
 struct report {
 	uint32_t kind;
 	int32_t value;  /* pid; errno; signal; wait status */
-	int32_t detail; /* stage of a failure */
+	int32_t detail; /* stage of a failure; of an end: errno with which a stream of the host took no more output */
 	uint32_t cut;
 	uint64_t output;
 };

@@ -26,7 +26,7 @@ struct flow {
 
 static struct flow in, out[2];
 static uint64_t output_bytes, output_left;
-static int output_cut, pid, tty, ended;
+static int output_cut, output_error, pid, tty, ended;
 
 static void shut(int *fd)
 {
@@ -37,7 +37,8 @@ static void shut(int *fd)
 
 static void tell(int control, uint32_t kind, int value)
 {
-	struct report words = { .kind = kind, .value = value, .cut = (uint32_t)output_cut, .output = output_bytes };
+	struct report words = { .kind = kind, .value = value, .detail = output_error,
+				.cut = (uint32_t)output_cut, .output = output_bytes };
 
 	send_with_fds(control, &words, sizeof(words), NULL, 0);
 }
@@ -97,6 +98,8 @@ static void spill(struct flow *flow)
 	if (done < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (done < 0) {
+		if (errno != EPIPE && flow != &in) /* a reader that stops is no loss to it */
+			output_error = errno;
 		flow->have = 0;
 		cut_off(flow);
 		return;

@@ -92,6 +92,25 @@ def test_a_pipe_that_nobody_reads_any_more_ends_the_command(node):
     assert (piped.stdout, piped.returncode) == (b"y\n", 141), piped.stderr
 
 
+@pytest.mark.parametrize(
+    ("script", "code"), [("echo hi; exit 4", 4), ("echo hi; echo more; sleep 0.2; echo hi", None)]
+)
+def test_output_that_cannot_be_written_is_told_once_and_the_status_is_the_commands(node, script, code):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            node.command("run", "--quiet", "--setup", "true", "--", "bash", "-c", script),
+            env=node.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=180,
+            check=False,
+        )
+    said = b"guard: the command's output could not be written (No space left on device): some is lost\n"
+    assert done.stderr.count(said) == 1, done.stderr
+    assert done.returncode == code or code is None
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
 def test_a_closed_standard_stream_is_no_obstacle(node, closed):
     words = map(str, node.command("run", "--quiet", "--", "bash", "-c", "echo hi; echo hi >&2; exit 4"))
