@@ -49,6 +49,16 @@ sys.exit(code in (errno.EPERM, errno.EACCES, errno.ENETUNREACH))
 ADDRESSES = (("169.254.169.254", 80), ("192.0.2.1", 443))
 """A metadata service's address, and one that is nobody's (RFC 5737)."""
 
+BIND = """
+import socket, sys
+try:
+    socket.create_server((sys.argv[1], int(sys.argv[2])))
+except OSError as error:
+    sys.exit(f"{error}")
+"""
+OWN = (("127.0.0.1", 47101), ("0.0.0.0", 47102))
+"""Own addresses and ports that no program expects."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attack:
@@ -116,3 +126,10 @@ def on_addresses(addresses: list[tuple[str, int]]) -> Iterator[Attack]:
         script = f"python3 -c {shlex.quote(CONNECT)} {address} {port}"
         what = "an address that the policy does not name"
         yield Attack(f"connect {address}:{port}", what, script, ("network",), controlled=False)
+
+
+def on_own_ports(places: list[tuple[str, int]]) -> Iterator[Attack]:
+    """Listening where the policy does not let the agent listen."""
+    for address, port in places:
+        script = f"python3 -c {shlex.quote(BIND)} {address} {port}"
+        yield Attack(f"listen {address}:{port}", "a port that the policy does not name", script, ("network",))

@@ -221,17 +221,19 @@ def _network(batch: EventBatch, facts: Recording) -> None:
     raw = int((kind == Kind.SOCKET).sum())
     if raw:
         facts.leave_out("no sandbox has raw or packet sockets", b"socket", raw)
-    reached = np.isin(kind, [Kind.CONNECT, Kind.SEND]) & np.isin(family, [AF_INET, AF_INET6])
+    reached = np.isin(kind, [Kind.CONNECT, Kind.SEND, Kind.BIND]) & np.isin(family, [AF_INET, AF_INET6])
     batch = batch.select(reached | (kind == Kind.NET_DENIED))
     result = batch.column("result")
     let = (result >= 0) | np.isin(result, [-EINPROGRESS, -ECONNREFUSED, -ECONNRESET])
-    let &= batch.column("kind") != Kind.NET_DENIED
+    # A port that was taken then may be free the next time.
+    own = batch.column("kind") == Kind.BIND
+    let = (let | own & ~np.isin(result, [-EACCES, -EPERM])) & (batch.column("kind") != Kind.NET_DENIED)
     halves = np.ascontiguousarray(batch.column("address")).view("<i8").reshape(-1, 2)
-    columns = (halves[:, 0], halves[:, 1], batch.column("port"), batch.column("protocol"), let)
-    for (low, high, port, protocol, was_let), count in _distinct(*columns):
+    columns = (halves[:, 0], halves[:, 1], batch.column("port"), batch.column("protocol"), let, own)
+    for (low, high, port, protocol, was_let, is_own), count in _distinct(*columns):
         address = b"".join(half.to_bytes(8, "little", signed=True) for half in (low, high))
         if was_let:
-            facts.connections[Connection(address, port, protocol)] += count
+            (facts.binds if is_own else facts.connections)[Connection(address, port, protocol)] += count
         else:
             said = f"{address.hex()} port {port}".encode()
             facts.leave_out(REFUSED_NETWORK, said, count)

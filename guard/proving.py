@@ -14,6 +14,7 @@ from invigilator.guard.errors import GuardError
 from invigilator.guard.sync import SyncSandbox
 from invigilator.profiles import access, network, protected, seccomp
 from invigilator.profiles.learning import Connection, Recording
+from invigilator.profiles.learning.network import own_ports
 from invigilator.profiles.policy import AppArmorRules, Policy
 
 if TYPE_CHECKING:
@@ -117,6 +118,10 @@ def stated(policy: Policy, case: Case) -> Iterator[Row]:
     closed = [_said(one) for one in sorted(case.facts.connections) if not rules.decide(*one)[0]]
     title = f"{case.report.rollout_id}: {len(case.facts.connections)} recorded connections are allowed"
     yield Row(title, "failed" if closed else "proven", "policy", _few(closed, "denied"))
+    own = own_ports(rules)
+    taken = [_said(one) for one in sorted(case.facts.binds) if not own.decide(*one)[0]]
+    title = f"{case.report.rollout_id}: {len(case.facts.binds)} recorded own ports are allowed"
+    yield Row(title, "failed" if taken else "proven", "policy", _few(taken, "denied"))
 
 
 def _said(one: Connection) -> str:
@@ -187,6 +192,8 @@ def _commands(case: Case) -> list[tuple[str, list[bytes | str]]]:
 def _attacked(policy: Policy, options: Options) -> list[Row]:
     rules = network.compile(policy, "agent")
     closed = [one for one in attacks.ADDRESSES if not rules.decide(*one, network.PROTOCOLS["tcp"])[0]]
+    own = own_ports(rules)
+    untaken = [one for one in attacks.OWN if not own.decide(*one, network.PROTOCOLS["tcp"])[0]]
     agent = policy.phases.get("agent")
     names = (agent.syscalls if agent and agent.syscalls else policy.syscalls).deny
     found = [
@@ -196,6 +203,7 @@ def _attacked(policy: Policy, options: Options) -> list[Row]:
             names, {name: number for name in names if (number := seccomp.number(name)) is not None}
         ),
         *attacks.on_addresses(closed),
+        *attacks.on_own_ports(untaken),
     ]
     observing = without_apparmor(policy).model_copy(update={"mode": "observe", "require": []})
     control, _ = _run(observing, options, [one for one in found if one.controlled], planted=True)

@@ -96,9 +96,7 @@ def learn_policy(
         return
     several = sum(bool(one.instances) for one in found.patterns)
     left = sum(len(what) for what in found.left_out.values())
-    print(
-        f"{plain(out)}: {len(found.patterns)} rules for files, {several} of them patterns; {left} things left out"
-    )
+    print(f"{plain(out)}: {len(found.patterns)} rules for files, {several} of them patterns; {left} left out")
 
 
 def _facts(

@@ -42,14 +42,15 @@ class Command:
 class Recording:
     """The facts of one sandbox. `title` names it in the policy's comments, one line.
 
-    `uses`, `connections`: with how often. `names`: asked for by DNS, or named by the recording's policy.
-    `calls`: kinds of privileged calls that were made, by the event's name. `left_out`: reason → what, and
-    how often.
+    `uses`, `connections`, `binds` (own addresses and ports, 0 where the kernel chose): with how often.
+    `names`: asked for by DNS, or named by the recording's policy. `calls`: kinds of privileged calls that
+    were made, by the event's name. `left_out`: reason → what, and how often.
     """
 
     title: str
     uses: Counter[Use] = field(default_factory=Counter)
     connections: Counter[Connection] = field(default_factory=Counter)
+    binds: Counter[Connection] = field(default_factory=Counter)
     names: Counter[bytes] = field(default_factory=Counter)
     calls: set[str] = field(default_factory=set)
     commands: list[Command] = field(default_factory=list)

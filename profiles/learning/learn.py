@@ -80,6 +80,7 @@ def learn(
             [one.title for one in recordings],
             found,
             egress,
+            network.binds(recordings, base, left_out),
             calls,
             _rest(base),
             network.kept(base),

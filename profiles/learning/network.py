@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from invigilator.profiles.learning.facts import Connection, Recording
 from invigilator.profiles.network import IpAddress, NetworkRules, is_inside, mapped, network_of, stated
-from invigilator.profiles.policy import EgressRule, Policy
+from invigilator.profiles.policy import BindRule, EgressRule, Policy
 
 PROTOCOLS = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp"}
 
@@ -55,10 +55,46 @@ def rules(
     return [*plain, *denials, *named]
 
 
+def binds(
+    recordings: Sequence[Recording], base: Policy, left_out: dict[str, Counter[bytes]]
+) -> list[BindRule]:
+    """The own addresses and ports that the agent took and the base lets it; all others are denied."""
+    taken: Counter[Connection] = Counter()
+    for recording in recordings:
+        taken.update(recording.binds)
+    decides = own_ports(stated(base, "agent", lambda name: ()))
+    ports: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for one, count in sorted(taken.items()):
+        address = _address(one.address)
+        reason = None if one.protocol in PROTOCOLS else "neither TCP nor UDP"
+        allowed, rule = decides.decide(one.address, one.port, one.protocol)
+        if reason or not allowed:
+            said = f"own {address} port {one.port}".encode()
+            left_out.setdefault(reason or f"the base denies it (bind rule {rule})", Counter())[said] += count
+        else:
+            ports[str(address), PROTOCOLS[one.protocol]].add(one.port)
+    return [
+        BindRule.model_validate(
+            {
+                "name": f"learned-own-{number}",
+                "addresses": [address],
+                "ports": sorted(found),
+                "protocol": protocol,
+            }
+        )
+        for number, ((address, protocol), found) in enumerate(sorted(ports.items()), 1)
+    ]
+
+
+def own_ports(rules: NetworkRules) -> NetworkRules:
+    """What a phase says of own addresses and ports, to be asked as one asks about others'."""
+    return NetworkRules(rules.default_bind, rules.binds, rules.needs_link)
+
+
 def kept(base: Policy) -> dict[str, object]:
     """What else the base says of the agent's network: a phase's network is whole, so it is said again."""
     return network_of(base, "agent").model_dump(
-        mode="json", exclude={"default_action", "egress"}, exclude_defaults=True
+        mode="json", exclude={"default_action", "egress", "default_bind", "bind"}, exclude_defaults=True
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from invigilator.profiles.apparmor.names import quoted
 from invigilator.profiles.apparmor.statements import LETTERS
 from invigilator.profiles.learning.tree import Pattern
-from invigilator.profiles.policy import EgressRule, FileAccess
+from invigilator.profiles.policy import BindRule, EgressRule, FileAccess
 
 EXAMPLES_MAX = 3
 SHOWN_MAX = 160
@@ -27,6 +27,7 @@ class Content:
     sources: Sequence[str]
     files: Sequence[Pattern]
     egress: Sequence[EgressRule]
+    binds: Sequence[BindRule]
     calls: Sequence[str]
     rest: frozenset[str]
     network: Mapping[str, object]
@@ -59,7 +60,9 @@ def _lines(content: Content) -> Iterator[str]:
     yield "    network:"
     yield "      default_action: deny"
     yield from (f"      {key}: {json.dumps(value)}" for key, value in sorted(content.network.items()))
-    yield from _egress(content.egress)
+    yield from _rules("egress", content.egress, "nothing was reached")
+    yield "      default_bind: deny"
+    yield from _rules("bind", content.binds, "no port was taken")
     yield from _left_out(content.left_out)
 
 
@@ -108,20 +111,14 @@ def _calls(calls: Sequence[str], *, rest: bool) -> Iterator[str]:
         yield from (f"        - {call}" for call in calls)
 
 
-def _egress(rules: Sequence[EgressRule]) -> Iterator[str]:
+def _rules(key: str, rules: Sequence[EgressRule | BindRule], why_none: str) -> Iterator[str]:
     if not rules:
-        yield "      egress: []   # nothing was reached"
+        yield f"      {key}: []   # {why_none}"
         return
-    yield "      egress:"
+    yield f"      {key}:"
     for one in rules:
-        said: dict[str, object] = {
-            "name": one.name,
-            "action": one.action,
-            "target": one.target,
-            "ports": one.ports,
-        }
-        said |= {"protocol": one.protocol, "private": one.private}
-        words = (f"{key}: {json.dumps(value)}" for key, value in said.items() if value not in ([], False))
+        said = one.model_dump(mode="json")
+        words = (f"{name}: {json.dumps(value)}" for name, value in said.items() if value not in ([], False))
         yield f"        - {{{', '.join(words)}}}"
 
 

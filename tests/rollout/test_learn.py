@@ -85,6 +85,7 @@ def test_an_honest_rollout_is_learned_proven_and_attacks_on_it_are_refused(
     assert rows["attack grader_read: reads the hidden tests"]["state"] == "proven"
     assert rows["attack keyring: adds a key to the kernel's keyring"]["state"] == "proven"
     assert rows["attack call ptrace: a system call that the policy denies"]["state"] == "proven"
+    assert rows["attack listen 127.0.0.1:47101: a port that the policy does not name"]["state"] == "proven"
     connects = [row for what, row in rows.items() if what.startswith("attack connect ")]
     assert len(connects) == 2 and all(row["state"] == "proven" for row in connects)
 

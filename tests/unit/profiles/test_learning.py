@@ -12,7 +12,7 @@ from invigilator.profiles import access, explain, library, network, protected
 from invigilator.profiles.apparmor import globs
 from invigilator.profiles.check import check_loaded
 from invigilator.profiles.learning import Connection, Learned, Recording, Use, learn
-from invigilator.profiles.learning.network import address_bytes
+from invigilator.profiles.learning.network import address_bytes, own_ports
 from invigilator.profiles.learning.shapes import groups
 
 BASE = library.load("swe-task")
@@ -22,7 +22,7 @@ TCP, UDP = 6, 17
 def recorded(
     *uses: Use, connections: tuple[Connection, ...] = (), names: tuple[bytes, ...] = ()
 ) -> Recording:
-    return Recording("a test", Counter(uses), Counter(connections), Counter(names))
+    return Recording("a test", Counter(uses), Counter(connections), names=Counter(names))
 
 
 def learned(*recordings: Recording, **options: object) -> Learned:
@@ -227,3 +227,16 @@ def test_an_egress_denial_of_the_base_stays_and_what_it_denies_is_left_out(tmp_p
     assert rules.decide("198.51.100.1", 80, TCP)[0]
     assert rules.decide("10.0.0.1", 80, TCP) == (False, "inside")
     assert "the base denies it (egress rule inside)" in found.left_out
+
+
+def test_own_ports_that_were_taken_are_allowed_and_no_others() -> None:
+    facts = recorded()
+    facts.binds.update(
+        [Connection(address_bytes(one), port, TCP) for one, port in (("127.0.0.1", 0), ("0.0.0.0", 8080))]
+    )
+    own = own_ports(network.compile(loaded(learned(facts)).policy, "agent"))
+    assert own.decide("127.0.0.1", 0, TCP)[0] and own.decide("0.0.0.0", 8080, TCP)[0]
+    for address, port, protocol in (
+        ("127.0.0.1", 8080, TCP), ("0.0.0.0", 0, TCP), ("0.0.0.0", 8080, UDP), ("::", 8080, TCP),
+    ):  # fmt: skip
+        assert not own.decide(address, port, protocol)[0]
