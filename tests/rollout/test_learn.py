@@ -110,17 +110,16 @@ def test_a_policy_that_refuses_what_was_recorded_is_not_proven(node, recorded, w
     assert states[f"{recorded}: no file is refused that was not"] == "failed"
 
 
-def test_a_rollout_that_cheated_teaches_nothing_unless_asked_to(node, tmp_path):
-    run = node.run(
-        "--policy", "swe-task", "--rollout", "cheat", command="cat /grader/x; echo 1 >/logs/verifier/r"
-    )
-    assert run.kinds() or run.report["incidents"], run.said
-    done = node.guard("policy", "learn", "--from", "cheat", "--extends", "swe-task")
-    if run.kinds():
-        assert done.returncode == 1 and b"incidents that count" in done.stderr
-        done = node.guard("policy", "learn", "--from", "cheat", "--extends", "swe-task", "--with-incidents")
+def test_a_rollout_that_cheated_teaches_nothing_unless_asked_to(node):
+    cheat = "cat /grader/x; cp /bin/true /usr/bin/sh"
+    run = node.run("--policy", "swe-task", "--rollout", "cheat", command=cheat)
+    assert "system_binary_overwrite" in run.kinds(), run.said
+    learn_it = ("policy", "learn", "--from", "cheat", "--extends", "swe-task")
+    done = node.guard(*learn_it)
+    assert done.returncode == 1 and b"incidents that count: system_binary_overwrite" in done.stderr
+    done = node.guard(*learn_it, "--with-incidents")
     assert done.returncode == 0, done.stderr
-    assert b"refused when it was recorded" in done.stderr
+    assert b"/grader" in done.stderr and b"refused when it was recorded" in done.stderr
 
 
 def test_a_command_that_the_record_does_not_hold_whole_is_asked_for(node, workspace, tmp_path):
