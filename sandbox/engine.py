@@ -66,7 +66,7 @@ class Engine:
         from docker.errors import ImageNotFound
 
         try:
-            with _telling(f"inspect the image {name}"):
+            with _telling(f"inspect the image {name}", absence=True):
                 found = self._api().inspect_image(name)
         except ImageNotFound:
             raise SandboxError(f"Docker has no image {name!r}: `docker pull` it, or name another") from None
@@ -138,7 +138,7 @@ class Engine:
         """Kill it, and remove it with its volumes. Idempotent."""
         from docker.errors import NotFound
 
-        with contextlib.suppress(NotFound), _telling("remove the container"):
+        with contextlib.suppress(NotFound), _telling("remove the container", absence=True):
             self._api().remove_container(container_id, force=True, v=True)
 
     def sweep(self, home: Path) -> int:
@@ -185,16 +185,17 @@ def _connected() -> Any:
 
 
 @contextlib.contextmanager
-def _telling(what: str) -> Iterator[None]:
-    """What Docker refuses inside is told as what could not be done; what it does not have stays NotFound."""
+def _telling(what: str, *, absence: bool = False) -> Iterator[None]:
+    """What Docker refuses inside is told as what could not be done. `absence`: but not that there is no such
+    thing, which stays Docker's NotFound."""
     from docker.errors import APIError, DockerException, NotFound
     from requests import RequestException
 
     try:
         yield
-    except NotFound:
-        raise
     except APIError as error:
+        if absence and isinstance(error, NotFound):
+            raise
         raise SandboxError(f"Docker cannot {what}: {error.explanation or error}") from error
     except (DockerException, RequestException) as error:
         raise SandboxError(f"Docker's daemon did not {what}: {error}") from error

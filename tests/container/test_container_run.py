@@ -20,6 +20,12 @@ def test_a_command_runs_in_the_image_and_its_exit_status_comes_back(node: Any) -
     assert node.containers() == []
 
 
+def test_a_terminal_is_the_containers_own(node: Any) -> None:
+    done = node.run("--tty", command="test -t 0 && test -t 2 && readlink /proc/self/fd/1; stty size")
+    assert done.code == 0, done.said
+    assert done.out.split() == ["/dev/pts/0", "24", "80"]
+
+
 def test_the_workspace_comes_back_and_nothing_else_does(node: Any, workspace: Path) -> None:
     done = node.run("-w", workspace, command="cat hello.txt; echo new >made; rm hello.txt; touch /root/else")
     assert (done.code, done.out) == (0, "hello\n"), done.said
