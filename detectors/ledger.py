@@ -150,6 +150,10 @@ class Pending:
         self._confirmed: set[tuple[int, int]] = set()
         self._overflowed = False
 
+    def __len__(self) -> int:
+        """How many paths have such changes."""
+        return len(self._rows)
+
     def add(self, scene: Scene, touches: Touches) -> None:
         """Keep changes."""
         rows = touches.row

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from invigilator.detectors.base import SIGN, Detector, Hits, Intent, Mask, Outcome, Phrases
 from invigilator.detectors.context import Context
-from invigilator.detectors.ledger import Pending
+from invigilator.detectors.ledger import Diff, Pending
 from invigilator.detectors.scene import Scene
 from invigilator.detectors.tampering import (
     CHANGE_CLASSES,
@@ -18,11 +18,12 @@ from invigilator.detectors.tampering import (
     is_bytecode,
     may_replace,
     runs,
+    stopped_between,
     unseen,
     vouched,
 )
 from invigilator.detectors.touches import Act, Touches
-from invigilator.ebpf.events import DiffChange, Kind
+from invigilator.ebpf.events import DiffChange, Kind, Phase
 
 CLASS = "system_binary"
 PROVEN, MODE_CHANGED, ONLY_OPENED, NEW_NAME = 0.97, 0.9, 0.7, 0.6
@@ -55,9 +56,14 @@ class SystemBinaryOverwrite(Detector):
     def __init__(self, context: Context, thresholds: Mapping[str, float]) -> None:
         super().__init__(context, thresholds)
         self._pending = Pending()
+        self._stopped = Pending()
 
     def feed(self, scene: Scene) -> Iterable[Hits]:
         touches = changes(scene, CLASS)
+        stopped = stopped_between(scene, CLASS)
+        self._stopped.add(scene, stopped.where(~vouched(scene, stopped) & ~is_bytecode(scene, stopped)))
+        if len(self._stopped):
+            self._stopped.confirm(_done(scene, touches))
         if len(touches):
             honest = vouched(scene, touches) | is_bytecode(scene, touches)
             confidence = _confidence(scene, touches)
@@ -72,8 +78,28 @@ class SystemBinaryOverwrite(Detector):
             yield kept.hits(rows, PROVEN)
         yield from unseen(scene, CLASS, _REPLACED, self._pending)
 
+    def standing(self) -> Iterable[Hits]:
+        """Renames that failed and after which nothing else took the file's name."""
+        for phase in Phase:
+            for kept, rows in self._stopped.unconfirmed(phase):
+                yield kept.hits(rows, PROVEN)
+
 
 _REPLACED = (DiffChange.MODIFIED, DiffChange.REMOVED)
+
+
+def _done(scene: Scene, touches: Touches) -> list[Diff]:
+    """The last change that succeeded of every object, as a line of a comparison would have it."""
+    done = touches.where(scene.outcome[touches.row] == Outcome.SUCCESS)
+    if not len(done):
+        return []
+    paths, which = scene.places(done.row, done.second)
+    last = np.zeros(len(paths), np.intp)
+    np.maximum.at(last, which, done.row)
+    return [
+        Diff(row, int(scene.r["seq"][row]), path, DiffChange.MODIFIED, int(scene.phase[row]), True, False)
+        for row, path in zip(last.tolist(), paths, strict=True)
+    ]
 
 
 def _confidence(scene: Scene, touches: Touches) -> npt.NDArray[np.float64]:

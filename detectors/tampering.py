@@ -37,13 +37,31 @@ NOTHING_THERE = [
 
 def changes(scene: Scene, name: str) -> Touches:
     """The agent's changes, done or tried, to objects of class `name`, where the policy minds them."""
+    touches = _minded(scene, name)
+    return touches.where(~np.isin(scene.r["result"][touches.row], NOTHING_THERE))
+
+
+def stopped_between(scene: Scene, name: str) -> Touches:
+    """Renames by the agent over existing objects of class `name` that failed between two file systems; a tool
+    for moving files then copies, another gives up."""
+    r = scene.r
+    if not (r["result"] == -errno.EXDEV).any():
+        return scene.touches.where(np.zeros(len(scene.touches), np.bool_))
+    touches = _minded(scene, name)
+    rows = touches.row
+    mask = (r["kind"][rows] == Kind.RENAME) & (r["result"][rows] == -errno.EXDEV)
+    touches = touches.where(mask & touches.second)
+    there = (touches.act & Act.REPLACE) != 0
+    return touches.where(there | scene.context.ledger.seen_before(scene, touches))
+
+
+def _minded(scene: Scene, name: str) -> Touches:
     code = scene.context.code(name)
     touches = scene.touches
     if not code or not scene.context.write_judged[code] or not len(touches):
         return touches.where(np.zeros(len(touches), np.bool_))
     rows = touches.row
     mask = (touches.cls == code) & ((touches.act & CHANGE) != 0) & scene.judged[rows]
-    mask &= ~np.isin(scene.r["result"][rows], NOTHING_THERE)
     mask &= ~(((touches.act & Act.COVER) != 0) & scene.own_mounts[rows])
     return touches.where(mask)
 

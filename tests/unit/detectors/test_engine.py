@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from invigilator.detectors.engine import Engine, OrderError
-from invigilator.detectors.evidence import original, printable
+from invigilator.detectors.evidence import as_evidence, original, printable
 from invigilator.ebpf.events import EVENT, Actor, EventBatch, Flag, Kind, Phase
 from invigilator.incidents.records import EVIDENCE_MAX
 from invigilator.profiles.policy import Detectors
@@ -294,3 +294,9 @@ def test_nothing_loops_over_events(lines_run: LinesRun) -> None:
 def test_events_that_move_names_cost_in_proportion(paths: int, lines_run: LinesRun) -> None:
     judge_batch(_busy(2_000, 100, NAMING))
     assert _cost(lines_run, _busy(80_000, paths, NAMING)) < 6 * _cost(lines_run, _busy(20_000, paths, NAMING))
+
+
+def test_evidence_of_an_io_uring_submission_names_operation_and_count() -> None:
+    batch = agent().add(Kind.IO_URING_OP, a0=18, a1=4).batch()
+    fact = as_evidence(batch, len(batch) - 1, SANDBOX, OFFSET_NS)
+    assert (fact["kind"], fact["operation"], fact["count"]) == ("io_uring_op", 18, 4)
