@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,7 @@ WRITES = (
 )  # fmt: skip
 FILES = (Kind.EXEC, Kind.OPEN, Kind.GETDENTS, Kind.READ, *WRITES)
 MAKES = (Kind.SYMLINK, Kind.MKDIR, Kind.MKNOD)
-Outcome = Literal[0, 1, 2]
-"""Let; refused; failed for another reason."""
+EITHER = (Kind.RENAME, Kind.CHMOD, Kind.CHOWN, Kind.UTIMES, Kind.XATTR)
 
 
 def recording(record: Invigilator, report: Report) -> Recording:
@@ -122,6 +121,7 @@ def _distinct(*columns: npt.NDArray[np.generic]) -> Iterator[tuple[tuple[int, ..
 
 
 def _outcome(result: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """0: let; 1: refused; 2: failed for another reason."""
     refused = np.isin(result, [-EACCES, -EPERM, -EROFS])
     return np.where(result >= 0, 0, np.where(refused, 1, 2))
 
@@ -135,25 +135,32 @@ def _files(batch: EventBatch, facts: Recording) -> None:
     wanted = np.where(
         kind == Kind.OPEN, a0 & np.uint64(O_ACCMODE | O_CREAT | O_TRUNC | O_APPEND | O_PATH | O_TMPFILE), 0
     )
-    folder = (batch.column("mode") & S_IFMT) == S_IFDIR
-    folder |= (kind == Kind.UNLINK) & ((a0 & np.uint64(AT_REMOVEDIR)) != 0)
+    is_dir = (batch.column("mode") & S_IFMT) == S_IFDIR
+    is_dir |= kind == Kind.MKDIR
+    is_dir |= (kind == Kind.UNLINK) & ((a0 & np.uint64(AT_REMOVEDIR)) != 0)
+    # Not every kernel's event of a call by name has the object's type: then it may be either.
+    unknown = ~is_dir & (batch.column("mode") == 0) & np.isin(kind, EITHER)
+    which = np.where(unknown, 2, is_dir)
     flags = batch.column("flags") & np.uint16(NAMELESS | BROKEN | Flag.CREATED)
     outcome = _outcome(batch.column("result"))
-    columns = (kind, batch.column("path"), batch.column("path2"), wanted, folder, flags, outcome)
+    columns = (kind, batch.column("path"), batch.column("path2"), wanted, which, flags, outcome)
     for row, count in _distinct(*columns):
         number, path, path2, open_flags, is_folder, flag, became = row
-        one = _Used(
-            Kind(number), batch.strings[path], batch.strings[path2], open_flags, bool(is_folder), Flag(flag)
-        )
-        _learn_file(one, became, count, facts)
+        names = batch.strings[path], batch.strings[path2]
+        for folder in (False, True) if is_folder == 2 else (bool(is_folder),):
+            one = _Used(Kind(number), *names, open_flags, folder, Flag(flag))
+            _learn_file(one, became, count, facts)
 
 
-class _Used:
-    """One distinct use of a file."""
+class _Used(NamedTuple):
+    """One distinct use of a file. `wanted`: of an open, its flags."""
 
-    def __init__(self, kind: Kind, path: bytes, path2: bytes, wanted: int, folder: bool, flags: Flag) -> None:
-        self.kind, self.path, self.path2 = kind, path, path2
-        self.wanted, self.folder, self.flags = wanted, folder, flags
+    kind: Kind
+    path: bytes
+    path2: bytes
+    wanted: int
+    folder: bool
+    flags: Flag
 
 
 def _learn_file(one: _Used, became: int, count: int, facts: Recording) -> None:
