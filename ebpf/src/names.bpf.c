@@ -64,7 +64,10 @@ static __always_inline int removed(int folder, __u64 path, __u32 flags)
 	return one_name(EVENT_UNLINK, folder, path, flags, 0, s->call.result < 0 ? LAST_STAYS : LAST_GONE);
 }
 
-/* From and to. The object is what has the new name now; of two that changed places, the other is the second. */
+/*
+ * From and to. The object is what has the new name now; of two that changed places, the other is the second. Where
+ * it failed, the second is what has the other name, as far as the way there is found.
+ */
 __noinline int renamed(int folder, __u64 path, int folder2, __u64 path2)
 {
 	struct scratch *s = begin(EVENT_RENAME, CLASS_FILE);
@@ -80,7 +83,7 @@ __noinline int renamed(int folder, __u64 path, int folder2, __u64 path2)
 	if (s->call.result < 0) {
 		take_led_to(s);
 		s->e.path2 = located(folder2, path2, LAST_STAYS);
-		return finish();
+		dentry = led_to(s);
 	}
 	if (dentry) {
 		other = identify(s, GET(dentry, d_inode), dentry);
@@ -88,6 +91,8 @@ __noinline int renamed(int folder, __u64 path, int folder2, __u64 path2)
 		s->e.dev2 = other.dev;
 		s->e.gen2 = other.gen;
 	}
+	if (s->call.result < 0)
+		return finish();
 	s->e.path2 = located(folder2, path2, LAST_STAYS);
 	take_led_to(s);
 	return finish();

@@ -65,6 +65,16 @@ def test_rename_onto_a_file_names_it_by_its_own_path(box: Box, tree: Path, how: 
     assert not event["flags"] & Flag.PATH_USER
 
 
+@pytest.mark.parametrize("to", ["../deep", "link/..", "/proc/self/cwd/../deep"])
+def test_a_rename_that_fails_tells_what_has_the_other_name(box: Box, tree: Path, to: str) -> None:
+    told = box.run(HERE + "os.stat(p); print(call(82, b'new', p))", tree, to)
+    assert int(told.output) in (-errno.EISDIR, -errno.EBUSY, -errno.EEXIST)
+    event = told.one(Kind.RENAME)
+    assert (event["path"], event["path2"]) == (bytes(tree / "w" / "new"), bytes(tree / "deep"))
+    assert event["ino"] == (tree / "w" / "new").stat().st_ino
+    assert event["ino2"] == (tree / "deep").stat().st_ino
+
+
 @pytest.mark.parametrize("how", sorted(WAYS))
 def test_unlink_names_what_is_gone_by_its_own_path(box: Box, tree: Path, how: str) -> None:
     told = box.run(HERE + "print(call(87, p))", tree, through(WAYS[how], tree))
