@@ -39,6 +39,7 @@ FIX_BY_ERRNO = {
     errno.EROFS: "name a place that can be written",
     errno.ENAMETOOLONG: "give a shorter name",
 }
+PRINTING = ("invigilator.guard.cli", "typer", "rich")
 OUTPUT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 
@@ -94,13 +95,10 @@ def reader_is_gone() -> bool:
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in look.poll(0))
 
 
-def output_is_stuck() -> bool:
-    """Whether what was printed cannot be written."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        return True
-    return False
+def is_of_output(error: OSError) -> bool:
+    """Whether an error that names no file was raised by a command itself, or by what prints for it."""
+    names = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(names) and names[-1].startswith(PRINTING)
 
 
 def end_by_sigpipe() -> NoReturn:
@@ -142,7 +140,7 @@ def of_system(error: OSError) -> Failure | None:
     reason = error.strerror or str(error)
     if error.filename is not None:
         return Failure(reason, os.fsdecode(error.filename), FIX_BY_ERRNO.get(error.errno or 0, ""))
-    if error.errno in (errno.ENOSPC, errno.EDQUOT) and not output_is_stuck():
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) and not is_of_output(error):
         where = "" if "--home" in sys.argv else str(Home.locate().root)
         fix = f"free some, or set {HOME_VARIABLE} to a folder on another disk"
         return Failure("no space left for the state folder", where, fix)
