@@ -157,7 +157,8 @@ class _Question:
                 where = self._written((*base, "bind", index), ("network", "bind", index))
                 return self._answer("bind", target, verdict, f"bind rule {rule.name}", where, "cgroup")
         verdict = "allowed" if rules.default_bind == "allow" else "denied"
-        where = self._written((*base, "default_bind"), ("network", "default_bind"))
+        stated = self._written((*base, "default_bind"), ("network", "default_bind"))
+        where = stated if self._loaded and self._loaded.has(stated) else ()
         words = f"network.default_bind: {rules.default_bind}"
         return self._answer("bind", target, verdict, words, where, "cgroup")
 
