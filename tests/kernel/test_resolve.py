@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,18 +22,23 @@ os.chdir('merged')
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """`bin/tool`, a folder `deep/in`, and links that were there before anybody was watched."""
-    for folder in ("bin", "deep/in", "w"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "bin" / "tool").write_text("x")
-    (tmp_path / "bin" / "tool").chmod(0o755)
-    (tmp_path / "w" / "new").write_text("y")
-    (tmp_path / "w" / "link").symlink_to("../deep/in")
-    (tmp_path / "w" / "far").symlink_to(tmp_path / "bin")
-    (tmp_path / "w" / "chain").symlink_to("far")
-    (tmp_path / "w" / "tool").symlink_to("chain/tool")
-    return tmp_path
+def tree() -> Iterator[Path]:
+    """`bin/tool`, a folder `deep/in`, and links that were there before anybody was watched.
+
+    At a short path: ext4 keeps a link's text in its inode up to 59 bytes, and longer ones are not followed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        for name in ("bin", "deep/in", "w"):
+            (here / name).mkdir(parents=True)
+        (here / "bin" / "tool").write_text("x")
+        (here / "bin" / "tool").chmod(0o755)
+        (here / "w" / "new").write_text("y")
+        (here / "w" / "link").symlink_to("../deep/in")
+        (here / "w" / "far").symlink_to(here / "bin")
+        (here / "w" / "chain").symlink_to("far")
+        (here / "w" / "tool").symlink_to("chain/tool")
+        yield here
 
 
 WAYS = {
