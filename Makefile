@@ -37,8 +37,19 @@ lint: $(VENV)/.ready
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+# Two runs side by side, since most tests wait for something; those of other kernels, containers and scenarios apart.
+APART := tests/apparmor tests/container tests/scenarios
+QUICK := $(VENV)/bin/pytest -m "not slow"
+
 test: setup lint
-	$(VENV)/bin/pytest -m "not slow" $(PYTEST_ARGS)
+ifeq ($(PYTEST_ARGS),)
+	@mkdir -p $(STATE)
+	@$(QUICK) $(APART) >$(STATE)/apart.log 2>&1 & apart=$$!; \
+		$(QUICK) $(addprefix --ignore=,$(APART)); one=$$?; \
+		wait $$apart; two=$$?; cat $(STATE)/apart.log; exit $$((one ? one : two))
+else
+	$(QUICK) $(PYTEST_ARGS)
+endif
 
 test-slow: setup
 	./setup.sh $(VENV) slow

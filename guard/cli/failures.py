@@ -39,7 +39,7 @@ FIX_BY_ERRNO = {
     errno.EROFS: "name a place that can be written",
     errno.ENAMETOOLONG: "give a shorter name",
 }
-PRINTING = ("invigilator.guard.cli", "typer", "rich")
+PRINTING = ("invigilator.guard.cli", "__main__", "typer", "rich")
 OUTPUT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 
