@@ -25,34 +25,29 @@ if [ "${2:-}" = peers ]; then tests="$tests $peers"; fi
 
 missing() { for p in "$@"; do dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed || echo "$p"; done; }
 
+# What is missing of some packages is installed; without root it is only named. First what they are for.
+ensure() {
+	local what=$1 need
+	shift
+	need=$(missing "$@")
+	if [ -z "$need" ]; then return; fi
+	if [ "$(id -u)" != 0 ]; then
+		echo "setup: $what; as root, run: apt-get install" $need >&2
+		return
+	fi
+	echo "setup: installing" $need
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get update -qq && apt-get install -y -qq --no-install-recommends $need >/dev/null
+}
+
 if ! command -v dpkg-query >/dev/null; then
 	echo "setup: this is neither Debian nor Ubuntu; install the equivalents of:" $node $tests >&2
 else
 	# A newer npm than the distribution's may be there already, outside its package manager.
 	if command -v npm >/dev/null; then tests=${tests/npm/}; fi
-	need=$(missing $node $tests)
-	if [ -n "$need" ]; then
-		if [ "$(id -u)" != 0 ]; then
-			echo "setup: as root, run: apt-get install" $need >&2
-		else
-			echo "setup: installing" $need
-			export DEBIAN_FRONTEND=noninteractive
-			apt-get update -qq
-			apt-get install -y -qq --no-install-recommends $need >/dev/null
-		fi
-	fi
-	need=$(missing $kernels)
-	if [ -n "$need" ]; then
-		if [ "$(id -u)" != 0 ]; then
-			echo "setup: for tests in other kernels and containers, as root: apt-get install" $need >&2
-		else
-			echo "setup: installing" $need
-			export DEBIAN_FRONTEND=noninteractive
-			apt-get update -qq
-			apt-get install -y -qq --no-install-recommends $need >/dev/null ||
-				echo "setup: tests in other kernels are skipped: no" $need >&2
-		fi
-	fi
+	ensure "sandboxes and tests need packages" $node $tests
+	ensure "tests in other kernels and containers need packages" $kernels ||
+		echo "setup: tests in other kernels are skipped: no" $(missing $kernels) >&2
 fi
 
 # The distribution's own Python, since its bindings (seccomp, AppArmor) come as packages for it alone.
