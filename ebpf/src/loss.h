@@ -11,7 +11,7 @@
 #include "maps.h"
 
 #define RECORD_BYTES (8 + sizeof(struct event))
-#define OWN_PART 8 /* a queue that holds an eighth of what waits is one of those that fill the ring */
+#define OWN_PART 4 /* a queue that holds a quarter of a ring is one of those that fill it */
 #define WAKE_BYTES (16 * RECORD_BYTES) /* several CPUs may step over the mark at once */
 
 static __always_inline void count_loss(struct slot *slot, __u32 class, enum loss_reason reason)
@@ -46,7 +46,7 @@ static __always_inline int put(void *ring, __u64 size, struct slot *slot, struct
 
 	if (held + waiting > size) {
 		/* A small queue finds no room because others fill the ring: that is not its own rate. */
-		count_loss(slot, e->class, held * OWN_PART >= waiting ? LOSS_OWN_RATE : LOSS_RING);
+		count_loss(slot, e->class, held * OWN_PART >= size ? LOSS_OWN_RATE : LOSS_RING);
 		return -1;
 	}
 	if (bpf_ringbuf_output(ring, e, sizeof(*e), wake_if_filling(waiting, size))) {

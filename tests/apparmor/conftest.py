@@ -19,11 +19,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     name = remote.kernel_of(item)
     if name is None:
         return None
     remote.run_in_guest(item, name)
+    # What the test before left set up for tests of this folder goes, as it does after a test that ran here.
+    item.session._setupstate.teardown_exact(nextitem)
     return True
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import Result
+from conftest import Box, Result
 
 from invigilator.profiles.policy import Policy
 from invigilator.sandbox.base import SandboxSpec
 from invigilator.sandbox.commands import Command
 
 if TYPE_CHECKING:
-    from conftest import Box, MakeBox
+    from conftest import MakeBox
 
 SECRET = "the neighbours must not have this"
 VICTIM = f"""
@@ -89,15 +90,11 @@ class Victim:
 @pytest.fixture(scope="module")
 def pair(backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Victim, Box]]:  # type: ignore[no-untyped-def]
     """A victim, and another sandbox over the same workspace."""
-    import uuid
-
-    from conftest import Box as Made
-
     shared = tmp_path_factory.mktemp("shared")
     boxes = [backend.prepare(SandboxSpec(uuid.uuid4(), Policy(name="t"), workspace=shared)) for _ in range(2)]
     for one in boxes:
         one.start()
-    first, second = map(Made, boxes)
+    first, second = map(Box, boxes)
     command, out, err = first.spawn("python3", "-c", VICTIM)
     inside = int(os.read(out, 64) or b"0")
     assert inside, os.read(err, 4096)

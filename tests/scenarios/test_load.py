@@ -14,8 +14,8 @@ from invigilator.guard.evaluation.report import CaseResult
 from invigilator.guard.evaluation.suite import Case, Suite
 
 FLOODS = ("sensor_flood/rename-storm", "sensor_flood/distinct-paths-in-c")
+# Each makes fewer events at a time than a small ring's quarter: what makes more is one of those that fill it.
 INNOCENT = (
-    "honest/repair-and-pass",
     "log_flood/finite-build-output",
     "reward_forge/verifier-writes",
     "access_probe/a-few-denials",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from pathlib import Path
 
 import pytest
@@ -129,13 +130,13 @@ def test_a_mark_comes_back_behind_what_was_before_it() -> None:
         reader = audit.AuditReader()
     except audit.UnavailableError as why:
         pytest.skip(str(why))
-    import select
-
+    poller = select.poll()
+    poller.register(reader)
     try:
         before = reader.lost()
         reader.set_mark(7)
         for _ in range(100):
-            select.select([reader], [], [], 0.1)
+            poller.poll(100)
             reader.read()
             if reader.mark:
                 break
