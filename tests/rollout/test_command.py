@@ -209,7 +209,9 @@ class Terminal:
     def __init__(self, node, *arguments):
         self.pid, self.master = pty.fork()
         if self.pid == 0:
-            os.execve(node.command()[0], list(map(str, node.command(*arguments))), node.environment())
+            # A shell writes more than its commands' output to a terminal that can do more.
+            environment = node.environment({"TERM": "dumb"})
+            os.execve(node.command()[0], list(map(str, node.command(*arguments))), environment)
         self.seen = b""
 
     def size(self, rows, columns):
