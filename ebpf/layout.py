@@ -10,7 +10,8 @@ KINDS = 128
 CGROUPS_AT_ONCE = 8
 
 LOSS_REASONS = ("ring_full", "own_rate", "string", "storage")
-"""`enum loss_reason`. `own_rate`: the sandbox used up its share; the first two are lost events."""
+"""`enum loss_reason`. `own_rate`: the sandbox would have filled the ring by itself; the first two are
+lost events."""
 
 NET_SETTING = np.dtype(
     [
@@ -23,6 +24,7 @@ NET_SETTING = np.dtype(
     ]
 )
 BYTE_SUM = np.dtype([("bytes", "<u8"), ("writes", "<u8"), ("total", "<u8"), ("sent_ns", "<u8")])
+MISS = np.dtype([("turn", "<u8"), ("count", "<u8")])
 
 SLOT = np.dtype(
     [
@@ -39,6 +41,7 @@ SLOT = np.dtype(
         ("output", BYTE_SUM),
         ("files", BYTE_SUM),
         ("lost", "<u8", (8, len(LOSS_REASONS))),
+        ("missed", MISS, (2,)),
         ("sent", "<u4", (KINDS,)),
         ("seen", "<u4", (KINDS,)),
     ]

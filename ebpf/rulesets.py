@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,12 +12,16 @@ from .network import KEY, VALUE, NetRule, compile_rules
 from .strings import StringTable
 
 
+_Rules = tuple[int, tuple[NetRule, ...]]
+"""Owner and rules."""
+
+
 @dataclass(slots=True)
 class _Ruleset:
     number: int
     users: int
-    keys: list[bytes]
-    names: list[int]
+    keys: dict[bytes, None]
+    names: dict[str, int]
 
 
 class Rulesets:
@@ -26,32 +30,39 @@ class Rulesets:
     def __init__(self, kernel: Kernel, table: StringTable) -> None:
         self._kernel = kernel
         self._table = table
-        self._by_rules: dict[tuple[NetRule, ...], _Ruleset] = {}
-        self._by_number: dict[int, tuple[NetRule, ...]] = {}
+        self._by_rules: dict[_Rules, _Ruleset] = {}
+        self._by_number: dict[int, _Rules] = {}
         self._next = 1
 
-    def use(self, rules: Sequence[NetRule]) -> int:
+    def use(self, rules: Sequence[NetRule], owner: int = 0) -> int:
         """The number of these rules, put into the kernel now where they are not there. `RuleError` where they
-        cannot be."""
-        wanted = tuple(rules)
+        cannot be. `owner`: whom they are kept for alone; 0: whoever has equal ones."""
+        wanted = (owner, tuple(rules))
         known = self._by_rules.get(wanted)
         if known is None:
-            known = self._by_rules[wanted] = self._put(wanted)
+            known = self._by_rules[wanted] = self._put(wanted[1])
             self._by_number[known.number] = wanted
         known.users += 1
         return known.number
 
-    def use_all(self, several: Sequence[Sequence[NetRule]]) -> tuple[int, ...]:
+    def use_all(self, several: Sequence[Sequence[NetRule]], owner: int = 0) -> tuple[int, ...]:
         """The numbers of several lists of rules; where one cannot be put into the kernel, none is used."""
         numbers: list[int] = []
         try:
             for rules in several:
-                numbers.append(self.use(rules))
+                numbers.append(self.use(rules, owner))
         except Exception:
             for number in numbers:
                 self.release(number)
             raise
         return tuple(numbers)
+
+    def pin(self, number: int, address: bytes, rules: Sequence[NetRule]) -> None:
+        """Of one address (16 bytes), the rules in order, in a set that has an owner: one map update."""
+        known = self._by_rules[self._by_number[number]]
+        prefixes = [replace(rule, prefix=address, length=128) for rule in rules]
+        for (prefix, length), indexes in compile_rules(prefixes).items():
+            self._update(known, prefix, length, [rules[index] for index in indexes])
 
     def release(self, number: int) -> None:
         """One user less; without users the rules leave the kernel."""
@@ -62,24 +73,31 @@ class Rulesets:
             return
         for key in known.keys:
             self._kernel.delete("rules", key)
-        self._table.drop_own(known.names)
+        self._table.drop_own(known.names.values())
         del self._by_rules[rules], self._by_number[number]
 
     def _put(self, rules: tuple[NetRule, ...]) -> _Ruleset:
         choices = compile_rules(rules)
-        number = self._next
+        made = _Ruleset(self._next, 0, {}, {})
         self._next += 1
-        names = {name: self._table.add_own(name.encode()) for name in {rule.name for rule in rules}}
-        keys = []
         for (prefix, length), indexes in choices.items():
-            key = np.zeros(1, KEY)
-            key["length"], key["ruleset"] = 32 + length, number
-            key["address"] = np.frombuffer(prefix, np.uint8)
-            value = np.zeros(1, VALUE)
-            value["count"] = len(indexes)
-            for place, rule in enumerate(rules[index] for index in indexes):
-                ports = (rule.port_low, rule.port_high)
-                value["at"][0, place] = (*ports, rule.protocol, rule.allow, 0, names[rule.name])
-            keys.append(key.tobytes())
-            self._kernel.update("rules", keys[-1], value.tobytes())
-        return _Ruleset(number, 0, keys, list(names.values()))
+            self._update(made, prefix, length, [rules[index] for index in indexes])
+        return made
+
+    def _update(self, ruleset: _Ruleset, prefix: bytes, length: int, rules: Sequence[NetRule]) -> None:
+        key = np.zeros(1, KEY)
+        key["length"], key["ruleset"] = 32 + length, ruleset.number
+        key["address"] = np.frombuffer(prefix, np.uint8)
+        value = np.zeros(1, VALUE)
+        value["count"] = len(rules)
+        for place, rule in enumerate(rules):
+            ports = (rule.port_low, rule.port_high)
+            name = self._named(ruleset, rule.name)
+            value["at"][0, place] = (*ports, rule.protocol, rule.allow, 0, name)
+        self._kernel.update("rules", key.tobytes(), value.tobytes())
+        ruleset.keys[key.tobytes()] = None
+
+    def _named(self, ruleset: _Ruleset, name: str) -> int:
+        if name not in ruleset.names:
+            ruleset.names[name] = self._table.add_own(name.encode())
+        return ruleset.names[name]

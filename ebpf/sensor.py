@@ -47,9 +47,10 @@ class Loss:
     """What became of a sandbox's events.
 
     `produced`: numbers given; `lost`: those of them that never came, so that produced = handed out + lost.
-    `lost_by`: (class name, reason) → count: `ring_full`, `own_rate` (the sandbox used up its share: its own
-    flood) and `vanished` are lost events; `string` (an event came without one of its strings, as in
-    `strings_lost`) and `storage` (a process or cgroup could not be followed) are no events, but blind spots.
+    `lost_by`: (class name, reason) → count: `ring_full`, `own_rate` (the sandbox would have filled the ring by
+    itself: its own flood) and `vanished` are lost events; `string` (an event came without one of its
+    strings, as in `strings_lost`) and `storage` (a process or cgroup could not be followed) are no events,
+    but blind spots.
     `unattributed`: losses on this machine since the sandbox was registered that nobody can be charged with:
     every sandbox is then partial.
     """
@@ -191,16 +192,20 @@ class Sensor:
         loopback: bool = True,
         default_bind: bool = True,
         binds: Sequence[NetRule] = (),
+        own: bool = False,
     ) -> None:
         """Enforce rules in a phase; the first that matches decides. Equal rules of several sandboxes are kept
         once. `loopback`: the sandbox's own may be spoken to (not where it shares the host's network).
 
         `binds` are rules for the own addresses and ports that a socket may be bound to, `default_bind` what
-        holds where none matches. A port that the kernel is to choose is 0.
+        holds where none matches. A port that the kernel is to choose is 0. `own`: kept for this sandbox
+        alone, so that `pin` can add to them.
         """
         with self._lock:
             entry = self._registered[slot]
-            numbers = self._rulesets.use_all((rules, binds) if binds else (rules,))
+            numbers = self._rulesets.use_all(
+                (rules, binds) if binds else (rules,), entry.registration if own else 0
+            )
             previous = entry.rulesets.get(phase, ())
             entry.rulesets[phase] = numbers
             setting = self._slots["net"][slot, int(phase)]
@@ -212,6 +217,12 @@ class Sensor:
             setting["enforce"] = 1
             for number in previous:
                 self._rulesets.release(number)
+
+    def pin(self, slot: int, phase: Phase, address: bytes, rules: Sequence[NetRule]) -> None:
+        """From now on these rules, in order, decide about one address (16 bytes, IPv4 mapped) in a phase whose
+        rules are the sandbox's `own`. One map update; `RuleError` where they are too many."""
+        with self._lock:
+            self._rulesets.pin(self._registered[slot].rulesets[phase][0], address, rules)
 
     def emit(
         self,

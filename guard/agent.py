@@ -25,12 +25,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from invigilator.ebpf.sensor import Sensor
-from invigilator.guard import backends, denials, release
-from invigilator.guard.errors import GuardError, UnreachableError
+from invigilator.guard import backends, refusals, release
+from invigilator.guard.errors import GuardError, NotFoundError, UnreachableError
 from invigilator.guard.home import Home, LockHeldError, short_address
 from invigilator.guard.keep import Keeper
 from invigilator.guard.node import require_root
 from invigilator.guard.pipeline import Pipeline
+from invigilator.guard.rollout import Rollout
 from invigilator.guard.services import Services
 from invigilator.guard.session import Floor, Session
 from invigilator.guard.ship import Shipper
@@ -49,6 +50,8 @@ BACKLOG = 4096
 SPOOL_FREE_BYTES = 1 << 20
 """Below that much free space on the spool's disk no rollout begins: it could not be recorded."""
 IDLE_CHECK_S = 0.5
+NAMED_MAX = 10
+"""Rollouts that an error names."""
 _CLONE_NEWNS = 0x20000
 _MS_REC_SLAVE = (1 << 14) | (1 << 19)
 
@@ -69,9 +72,8 @@ class Agent:
         self._sensor = Sensor.open(**ring_sizes())
         self._shipper = Shipper(home, self._spool, self._on_shipped)
         self._pipeline = Pipeline(self._sensor, self._spool, self._shipper.wake)
-        self._denials = denials.open_here(self._sensor)
-        if self._denials is not None:
-            self._pipeline.beside(self._denials.step)
+        self._denials = refusals.open_here(self._sensor)
+        self._pipeline.beside(self._denials.step)
         self._services = Services(
             home,
             self._sensor,
@@ -101,7 +103,9 @@ class Agent:
             ThreadPoolExecutor(WAITERS_MAX, "waiter") as waiters,
             _signals(self._ending.set),
         ):
-            floor = Floor(self._services, makers, waiters, self._admit, self._status, self._ending.set)
+            floor = Floor(
+                self._services, makers, waiters, self._find, self._admit, self._status, self._ending.set
+            )
             accepting = asyncio.create_task(self._accept(listener, floor))
             watching = asyncio.create_task(self._watch())
             await self._ending.wait()
@@ -111,8 +115,7 @@ class Agent:
         for backend in self._services.backends.values():
             backend.close()
         self._pipeline.stop()
-        if self._denials is not None:
-            self._denials.close()
+        self._denials.close()
         self._shipper.stop()
         self._sensor.close()
         self._spool.close()
@@ -173,6 +176,20 @@ class Agent:
         loop, why = asyncio.get_running_loop(), "the agent was told to end"
         live = [s.rollout for s in self._sessions if s.rollout is not None]
         await asyncio.gather(*(loop.run_in_executor(waiters, Session.abandon, one, why) for one in live))
+
+    def _find(self, name: str) -> Rollout:
+        """The live rollout of that id, or whose sandbox has that UUID."""
+        live = [s.rollout for s in self._sessions if s.rollout is not None and s.rollout.live]
+        found = [one for one in live if name in (one.order.rollout_id, str(one.sandbox_id))]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            ids = ", ".join(sorted(str(one.sandbox_id) for one in found))
+            raise NotFoundError(
+                f"rollout {name!r} has {len(found)} sandboxes", fix=f"name one of them: {ids}"
+            )
+        ids = ", ".join(sorted({repr(one.order.rollout_id) for one in live})[:NAMED_MAX]) or "none"
+        raise NotFoundError(f"no rollout {name!r} is running here", fix=f"running: {ids}")
 
     def _admit(self) -> None:
         """Refuse new work that could not be recorded."""

@@ -27,10 +27,7 @@ from invigilator.ebpf.sensor import Sensor
 from invigilator.profiles import seccomp
 from invigilator.profiles.apparmor import PREFIX
 from invigilator.profiles.policy import Policy
-from invigilator.sandbox import apparmor
 from invigilator.sandbox.audit import AuditReader, Refusal
-from invigilator.sandbox.base import UnavailableError
-from invigilator.sandbox.cgroups import Hierarchies
 
 _log = logging.getLogger("invigilator.denials")
 
@@ -53,17 +50,6 @@ ABSENT = (errno.ENOSYS, errno.EAFNOSUPPORT, errno.EOPNOTSUPP)
 NATIVE = {"x86_64": b"c000003e", "aarch64": b"c00000b7"}
 """AUDIT_ARCH of this machine (linux/audit.h), as records have it."""
 _SUBJECT = PREFIX.encode()
-
-
-def open_here(sensor: Sensor) -> Denials | None:
-    """The reader of this node; None where nothing is refused by AppArmor, or audit cannot be read."""
-    if apparmor.tier().state == "absent":
-        return None
-    try:
-        return Denials(sensor, AuditReader(), Hierarchies.find().v2_root)
-    except UnavailableError as error:
-        _log.warning("denials are not recorded: %s", error)
-        return None
 
 
 @dataclass(slots=True)
@@ -96,6 +82,9 @@ class _Own:
 
 class Denials:
     """Joins and tells the refusals of the sandboxes that it is told of."""
+
+    claimed = True
+    """Whether every refusal of its sandboxes is told, but for what `whole` denies."""
 
     def __init__(self, sensor: Sensor, reader: AuditReader, cgroups: Path) -> None:
         """`cgroups`: where the v2 hierarchy is mounted."""

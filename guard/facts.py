@@ -32,6 +32,9 @@ HASHED_MAX_BYTES = 16 << 20
 SUBMISSION_MAX_BYTES = 512 << 20
 """Of one submission, how much is searched for canaries."""
 
+COUNTED = frozenset({"memory", "pids", "cpu"})
+"""What the cgroups refuse, and the kernel counts: later hits are told too."""
+
 _CHANGES = {
     "added": DiffChange.ADDED,
     "modified": DiffChange.MODIFIED,
@@ -66,7 +69,7 @@ class Recorder:
     policy: Policy
     phase: Phase = Phase.UNKNOWN
     _told: dict[bytes, tuple[Change, bytes]] = field(default_factory=dict)
-    _limits: set[str] = field(default_factory=set)
+    _limits: dict[str, int] = field(default_factory=dict)
 
     def phase_edge(self, *, begins: bool) -> None:
         """The phase begins or ends."""
@@ -203,13 +206,13 @@ class Recorder:
             )
 
     def limits(self, hits: Iterable[LimitHit]) -> None:
-        """Limits that were reached; each is told once."""
+        """Limits that were reached; each is told once, those that count how often whenever they rise."""
         for hit in hits:
-            if hit.limit not in self._limits:
-                self._limits.add(hit.limit)
-                self._emit(
-                    Kind.LIMIT, text=hit.limit.encode(), a0=hit.value, a1=hit.maximum, cls=EventClass.OUTPUT
-                )
+            told = self._limits.get(hit.limit)
+            if told is None or (hit.limit in COUNTED and hit.value > told):
+                self._limits[hit.limit] = hit.value
+                cls = EventClass.DENIAL if hit.limit in COUNTED else EventClass.OUTPUT
+                self._emit(Kind.LIMIT, text=hit.limit.encode(), a0=hit.value, a1=hit.maximum, cls=cls)
 
     def sensor_losses(self, loss: Loss) -> None:
         """The sandbox made events faster than they could be kept: what was lost by its own rate, not by

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from invigilator.guard.errors import GuardError, RefusedError, UnreachableError
+from invigilator.guard.errors import GuardError, NotFoundError, RefusedError, UnreachableError
 from invigilator.guard.home import Home
-from invigilator.guard.node import agent_connection
+from invigilator.guard.node import agent_connection, running_agent
 from invigilator.guard.wire import PROTOCOL, Channel
 
 HELLO_TIMEOUT_S = 60.0
@@ -27,6 +27,13 @@ class SandboxFailedError(GuardError):
     """The sandbox could not be made, entered or kept: an infrastructure failure, never the agent's doing."""
 
     exit_code = 4
+
+
+_ERRORS: dict[str, type[GuardError]] = {
+    "order": RefusedError,
+    "RefusedError": RefusedError,
+    "NotFoundError": NotFoundError,
+}
 
 
 @dataclass(slots=True)
@@ -49,10 +56,11 @@ class Link:
         self._listener = asyncio.create_task(self._listen())
 
     @classmethod
-    async def open(cls, home: Home) -> Link:
-        """Connect, starting the agent where none runs."""
+    async def open(cls, home: Home, *, start: bool = True) -> Link:
+        """Connect; where no agent runs, it is started, or not `start`ed and that is a NotFoundError."""
         for _ in range(TRIES):
-            channel = Channel(await asyncio.to_thread(agent_connection, home))
+            connect = agent_connection if start else running_agent
+            channel = Channel(await asyncio.to_thread(connect, home))
             try:
                 message = await asyncio.wait_for(channel.receive(), HELLO_TIMEOUT_S)
             except BaseException as error:
@@ -131,4 +139,4 @@ class Link:
 
 def _error(described: dict[str, str]) -> Exception:
     kind, message = described.get("kind", ""), described.get("message", "")
-    return (RefusedError if kind == "order" else SandboxFailedError)(message)
+    return _ERRORS.get(kind, SandboxFailedError)(message)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from invigilator.guard.errors import GuardError, MissingError, UnreachableError
+from invigilator.guard.errors import GuardError, MissingError, NotFoundError, UnreachableError
 from invigilator.guard.home import HOME_VARIABLE, Home, connect_unix
 from invigilator.guard.notice import tell
 from invigilator.guard.packages import AGENT, SERVICE, require_packages
@@ -80,6 +80,19 @@ def agent_connection(home: Home) -> socket.socket:
     require_packages("the agent", AGENT)
     home.make()
     return _reach(home, "agent", home.agent_socket, socket.SOCK_SEQPACKET, _agent_command())
+
+
+def running_agent(home: Home) -> socket.socket:
+    """A connection to this node's agent; `NotFoundError` where none runs: then no rollout does."""
+    require_root("the agent's client")
+    try:
+        return connect_unix(home.agent_socket, socket.SOCK_SEQPACKET)
+    except OSError:
+        raise NotFoundError(
+            "no rollout runs here: there is no agent",
+            where=str(home.root),
+            fix=f"set {HOME_VARIABLE}, or --home, to the state folder of who began it",
+        ) from None
 
 
 def ensure_serve(home: Home) -> Path:

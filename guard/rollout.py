@@ -47,6 +47,8 @@ class Rollout:
         self._sandbox: Sandbox | None = None
         self._watch: Watch | None = None
         self._phase: PhaseName | None = None
+        self._opened = False
+        self._by_another = False
         self._steps = 0
         self._report: Report | None = None
         self._closed = False
@@ -61,6 +63,18 @@ class Rollout:
         """Whether there is a verdict, or there cannot be one any more."""
         return self._report is not None or self._closed
 
+    @property
+    def live(self) -> bool:
+        """Whether commands can run in it."""
+        return self._opened and not self.judged
+
+    def require_phase(self) -> None:
+        """A RolloutError where no phase has begun: only who began the rollout has one begun by a command."""
+        if self._phase is None:
+            raise RolloutError(
+                "no phase of the rollout has begun", fix="wait for it, or `guard phase` begins one"
+            )
+
     def open(self) -> None:
         """Make the sandbox and arm the sensor; on any error nothing is left behind."""
         try:
@@ -70,21 +84,30 @@ class Rollout:
             self._watch = watch(self._services, self.order, self._sandbox)
             self._sandbox.start()
             arm(self._services, self.order, self._sandbox, self._watch, self._canaries)
+            self._opened = True
         except BaseException as error:
             self._report_unopened(str(error))
             self.close()
             raise
 
-    def begin(self, phase: PhaseName) -> None:
-        """End the present phase and begin `phase`; phases go setup, agent, verify, and never back."""
+    def begin(self, phase: PhaseName, *, by_another: bool = False) -> None:
+        """End the present phase and begin `phase`; phases go setup, agent, verify, and never back.
+
+        `by_another`: by a client that did not begin the rollout. Who did comes to the same phase later, and
+        finds it begun.
+        """
         with self._lock:
             self._require_open()
+            if phase == self._phase and self._by_another and not by_another:
+                return
+            if phase == self._phase:
+                raise RolloutError(f"phase {phase} has begun already")
             if self._phase is not None and ORDER.index(phase) <= ORDER.index(self._phase):
                 raise RolloutError(
                     f"phase {phase} cannot follow phase {self._phase}", fix="phases never go back"
                 )
             survivors, kept = self._end_phase(phase)
-            self._phase = phase
+            self._phase, self._by_another = phase, by_another
             self._facts.phase = PHASES[phase]
             self._facts.phase_edge(begins=True)
             self._facts.survivors(survivors, ended=not kept)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from invigilator.ebpf.sensor import Sensor
-from invigilator.guard.denials import Denials
 from invigilator.guard.home import Home
 from invigilator.guard.keep import Keeper
 from invigilator.guard.pipeline import Pipeline
+from invigilator.guard.refusals import Refusals
 from invigilator.guard.ship import Shipper
 from invigilator.sandbox.base import Backend
 
@@ -24,4 +24,4 @@ class Services:
     shipper: Shipper
     keeper: Keeper
     backends: Mapping[str, Backend]
-    denials: Denials | None = None
+    denials: Refusals | None = None

@@ -1,7 +1,9 @@
 """One client of the agent: its connection, its sandbox, its commands.
 
-A connection has at most one sandbox, which does not outlive it. Each request `{"op", "id", …}` gets one
-answer with its `id`, `{"id", "ok": {…}}` or `{"id", "error": {"kind", "message"}}`, whichever ends first.
+A connection has at most one sandbox, which does not outlive it, or has joined one of another connection: then
+it may run commands in it and begin phases, and takes away only its own commands when it goes. Each request
+`{"op", "id", …}` gets one answer with its `id`, `{"id", "ok": {…}}` or
+`{"id", "error": {"kind", "message"}}`, whichever ends first.
 """
 
 from __future__ import annotations
@@ -41,11 +43,13 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Floor:
     """What sessions work with. `makers` runs what starts processes, in threads that live as long as the
-    agent: a launcher dies with the thread that made it. `waiters` runs what waits."""
+    agent: a launcher dies with the thread that made it. `waiters` runs what waits. `find` gives the live
+    rollout of an id."""
 
     services: Services
     makers: Executor
     waiters: Executor
+    find: Callable[[str], Rollout]
     admit: Callable[[], None]
     status: Callable[[], Mapping[str, Any]]
     end_agent: Callable[[], None]
@@ -59,11 +63,13 @@ class Session:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._rollout: Rollout | None = None
+        self._joined: Rollout | None = None
         self._commands: dict[int, asyncio.Future[Running]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ttl: asyncio.TimerHandle | None = None
         self._operations: dict[str, Callable[[Body, tuple[int, ...]], Awaitable[Body]]] = {
             "create": self._create,
+            "join": self._join,
             "phase": self._phase,
             "exec": self._exec,
             "signal": self._signal,
@@ -114,8 +120,7 @@ class Session:
             _log.debug("nobody hears the answer to %s", name)
 
     async def _create(self, body: Body, _: tuple[int, ...]) -> Body:
-        if self._rollout is not None:
-            raise GuardError("this connection has a sandbox already", fix="open another connection")
+        self._require_unused()
         order = SandboxOrder.model_validate(body["order"])
         self._floor.admit()
         rollout = self._rollout = Rollout(self._floor.services, order)
@@ -129,22 +134,32 @@ class Session:
             "took_s": time.monotonic() - began,
         }
 
+    async def _join(self, body: Body, _: tuple[int, ...]) -> Body:
+        self._require_unused()
+        rollout = self._joined = self._floor.find(str(body["rollout"]))
+        return {"sandbox_id": str(rollout.sandbox_id), "rollout_id": rollout.order.rollout_id}
+
     async def _phase(self, body: Body, _: tuple[int, ...]) -> Body:
-        rollout = self._need()
-        await self._wait(lambda: rollout.begin(body["phase"]))
+        rollout, joined = self._need(), self._joined is not None
+        await self._wait(lambda: rollout.begin(body["phase"], by_another=joined))
         return {}
 
     async def _exec(self, body: Body, descriptors: tuple[int, ...]) -> Body:
         rollout, number = self._need(), int(body["id"])
         order = CommandOrder.model_validate(body["order"])
         stdin, stdout, stderr = descriptors
+        if self._joined is not None:
+            rollout.require_phase()
         # From before the start: a command may have been heard of, and be signalled, before its start returns.
         started = self._commands[number] = self._loop.create_future()
         try:
             running = await self._make(lambda: rollout.execute(order, stdin, stdout, stderr))
             started.set_result(running)
             await self._channel.send({"id": number, "event": "started", "pid": running.process.pid})
-            return (await self._wait(lambda: rollout.wait(running))).model_dump()
+            result = await self._wait(lambda: rollout.wait(running))
+            if self._joined is not None and rollout.judged and result.reason == "signalled":
+                raise GuardError("the rollout ended, and the command with it")
+            return result.model_dump()
         finally:
             del self._commands[number]
             started.cancel()
@@ -161,8 +176,7 @@ class Session:
 
     async def _cancel(self, body: Body, _: tuple[int, ...]) -> Body:
         if running := await self._command(body):
-            running.process.signal(signal.SIGTERM)
-            self._loop.call_later(KILL_AFTER_S, self._kill, int(body["exec"]), running)
+            self._end(int(body["exec"]), running)
         return {}
 
     async def _write_file(self, body: Body, _: tuple[int, ...]) -> Body:
@@ -177,7 +191,7 @@ class Session:
         return {"content": base64.b64encode(content).decode()}
 
     async def _verdict(self, body: Body, _: tuple[int, ...]) -> Body:
-        rollout = self._need()
+        rollout = self._need_own()
         if why := body.get("failure"):
             rollout.fail(str(why))
         report = await self._wait(rollout.verdict)
@@ -186,7 +200,7 @@ class Session:
         return {"report": report.model_dump(mode="json"), "notice": notice}
 
     async def _close(self, _: Body, __: tuple[int, ...]) -> Body:
-        rollout = self._need()
+        rollout = self._need_own()
         await self._wait(lambda: self.abandon(rollout, "it was left without asking for the verdict"))
         return {}
 
@@ -197,10 +211,19 @@ class Session:
         self._floor.end_agent()
         return {}
 
+    def _require_unused(self) -> None:
+        if self._rollout is not None or self._joined is not None:
+            raise GuardError("this connection has a sandbox already", fix="open another connection")
+
     def _need(self) -> Rollout:
-        if self._rollout is None:
+        if (rollout := self._rollout or self._joined) is None:
             raise GuardError("this connection has no sandbox yet")
-        return self._rollout
+        return rollout
+
+    def _need_own(self) -> Rollout:
+        if self._joined is not None:
+            raise GuardError("only who began the rollout ends it")
+        return self._need()
 
     def _expire(self) -> None:
         if self._rollout is not None:
@@ -213,6 +236,10 @@ class Session:
             return None
         await asyncio.wait([started])
         return None if started.cancelled() else started.result()
+
+    def _end(self, number: int, running: Running) -> None:
+        running.process.signal(signal.SIGTERM)
+        self._loop.call_later(KILL_AFTER_S, self._kill, number, running)
 
     def _kill(self, number: int, running: Running) -> None:
         if number in self._commands:
@@ -229,6 +256,10 @@ class Session:
         if self._ttl is not None:
             self._ttl.cancel()
         self._channel.close()
+        if self._joined is not None:
+            for number, started in list(self._commands.items()):
+                if started.done() and not started.cancelled():
+                    self._end(number, started.result())
         if self._rollout is not None:
             rollout = self._rollout
             await self._wait(lambda: self.abandon(rollout, "the client went away before the verdict"))

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Sequence
 
 from invigilator.ebpf.sensor import Loss
-from invigilator.guard.denials import Denials
 from invigilator.guard.opening import Watch
 from invigilator.guard.pipeline import Watched
+from invigilator.guard.refusals import Refusals
 from invigilator.guard.services import Services
 from invigilator.guard.verdict import Evidence, lost_by_class
 from invigilator.incidents.records import CoverageState, Incident
@@ -27,6 +27,9 @@ def settle(services: Services, watch: Watch, fail: Callable[[str], None]) -> Evi
     watch.facts.sensor_losses(sensor.loss(watch.slot))
     told = services.denials is None or services.denials.settle()
     final = pipeline.settle(watch.slot, SETTLE_TIMEOUT_S)
+    if final and sensor.loss(watch.slot).produced > sensor.drained_to(watch.slot):
+        # The last events showed refusals, of which the record now tells too.
+        final = pipeline.settle(watch.slot, SETTLE_TIMEOUT_S)
     if not final:
         fail(pipeline.trouble or "the sandbox's events could not be read to their end")
     loss = sensor.loss(watch.slot)
@@ -44,8 +47,8 @@ def settle(services: Services, watch: Watch, fail: Callable[[str], None]) -> Evi
     )
 
 
-def _denial(denials: Denials | None, slot: int, told: bool) -> CoverageState:
-    if denials is None:
+def _denial(denials: Refusals | None, slot: int, told: bool) -> CoverageState:
+    if denials is None or not denials.claimed:
         return "disabled"
     return "ok" if told and denials.whole(slot) else "degraded"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from invigilator.profiles import access as access_rules
-from invigilator.profiles import binds, capabilities, network, seccomp
+from invigilator.profiles import binds, capabilities, names, network, seccomp
 from invigilator.profiles.access import SIDES
 from invigilator.profiles.apparmor import raw
 from invigilator.profiles.errors import Place
@@ -278,9 +278,13 @@ def _decides(rule: EgressRule, host: str, port: int, protocol: str, resolve: net
     block = network.target_network(rule.target)
     address = _address(host)
     if address is None:
-        return block is None and rule.target.lower().rstrip(".") == host.lower().rstrip(".")
+        return block is None and names.matches(rule.target, names.canonical(host))
     if block is None:
-        return resolve is not None and address in {_address(text) for text in resolve(rule.target)}
+        return (
+            not names.is_wildcard(rule.target)
+            and resolve is not None
+            and address in {_address(text) for text in resolve(rule.target)}
+        )
     return address in block
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from invigilator.profiles import network, paths, units
+from invigilator.profiles import names, network, paths, units
 from invigilator.profiles.apparmor import statements
 
 NAME = r"[a-z0-9][a-z0-9_.-]{0,63}"
@@ -53,10 +53,10 @@ def _quantity(value: Any) -> float:
 def _target(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    if "*" in value:
+    if "*" in value and not names.is_name(value):
         raise _refused(
-            f"`{value}`: an address filter sees addresses, and a wildcard has none",
-            "list the names, or write the addresses as a CIDR",
+            f"`{value}`: a wildcard is one `*.` before a zone of two labels or more",
+            "write `*.example.org`, list the names, or write the addresses as a CIDR",
         )
     try:
         found = network.target_network(value)

@@ -101,7 +101,7 @@ class EgressForm(Form):
 
     name: Name = Field(description="named in incidents, and by `guard policy explain`")
     action: Action = "allow"
-    target: Target = Field(description="host name (resolved when the sandbox starts), address or CIDR")
+    target: Target = Field(description="host name, wildcard `*.zone`, address or CIDR")
     ports: list[Port] = Field(default=[], description="none: every port")
     protocol: Literal["tcp", "udp", "any"] = "tcp"
     private: bool = Field(

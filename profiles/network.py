@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from invigilator.profiles.names import is_name, is_wildcard
 from invigilator.profiles.policy import EgressRule, Network, PhaseName, Policy
 
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -23,7 +23,6 @@ MAPPED_PREFIX = 96
 EVERY_ADDRESS = "::/0"
 """IPv4's too, which stand below ::ffff:0:0/96."""
 
-_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)", re.ASCII)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _SIX_TO_FOUR = ipaddress.ip_network("2002::/16")
 
@@ -51,7 +50,8 @@ class NetRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NetworkRules:
-    """The rules of a phase. `hosts`: the addresses that names resolved to, for the sandbox's /etc/hosts.
+    """The rules of a phase. `hosts`: the addresses that names resolved to, for the sandbox's /etc/hosts. What
+    lies behind a wildcard is known only when it is asked for (`pins.Pins`).
 
     `binds`: which own addresses and ports a socket may take, `default_bind` where none of them matches.
     """
@@ -143,14 +143,14 @@ def needs_link(policy: Policy, phase: PhaseName | None = None) -> bool:
 
 
 def target_network(target: str) -> IpNetwork | None:
-    """The addresses of a target that is an address or a CIDR; None for a name. ValueError for neither."""
+    """The addresses of a target that is an address or a CIDR; None for a name or a wildcard. ValueError for
+    none of these."""
     try:
         return _unmapped(ipaddress.ip_network(target))
     except ValueError:
         if "/" in target or ":" in target or target.replace(".", "").isdigit():
             raise
-    labels = target.removesuffix(".").split(".")
-    if not (len(target) <= 253 and all(_LABEL.fullmatch(label) for label in labels)):
+    if not is_name(target):
         raise ValueError(f"`{target}` is no host name, address or CIDR")
     return None
 
@@ -181,11 +181,18 @@ def _is_loopback(target: str) -> bool:
 
 
 def _flatten(rule: EgressRule, resolve: Resolver, hosts: dict[str, tuple[str, ...]]) -> Iterator[NetRule]:
+    if is_wildcard(rule.target):
+        return
     network = target_network(rule.target)
     targets = [network] if network else _resolved(rule, resolve, hosts)
     for target in targets:
-        for ports in port_ranges(rule.ports):
-            yield _rule(target, ports, PROTOCOLS[rule.protocol], rule.action == "allow", rule.name)
+        yield from flat(rule, target)
+
+
+def flat(rule: EgressRule, target: IpNetwork) -> Iterator[NetRule]:
+    """A rule as those of one block of addresses."""
+    for ports in port_ranges(rule.ports):
+        yield _rule(target, ports, PROTOCOLS[rule.protocol], rule.action == "allow", rule.name)
 
 
 def _resolved(rule: EgressRule, resolve: Resolver, hosts: dict[str, tuple[str, ...]]) -> list[IpNetwork]:
@@ -197,7 +204,7 @@ def _resolved(rule: EgressRule, resolve: Resolver, hosts: dict[str, tuple[str, .
                 f"egress rule `{rule.name}`: `{rule.target}` does not resolve ({error}); "
                 "check the name and this machine's resolver, or write the address"
             ) from error
-    addresses = [_address(text) for text in hosts[rule.target]]
+    addresses = [address_of(text) for text in hosts[rule.target]]
     for address in addresses:
         if rule.action == "allow" and not rule.private and is_inside(address):
             raise NetworkError(
@@ -207,7 +214,8 @@ def _resolved(rule: EgressRule, resolve: Resolver, hosts: dict[str, tuple[str, .
     return [ipaddress.ip_network(address) for address in addresses]
 
 
-def _address(text: str) -> IpAddress:
+def address_of(text: str) -> IpAddress:
+    """An address as text, without a zone; a mapped one is the IPv4 address. ValueError for none."""
     address = ipaddress.ip_address(text.partition("%")[0])
     return address.ipv4_mapped or address if isinstance(address, ipaddress.IPv6Address) else address
 

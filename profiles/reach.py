@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from invigilator.profiles.names import covers
 from invigilator.profiles.network import (
     MAPPED_PREFIX,
     IpNetwork,
@@ -95,5 +96,7 @@ def _decide(
 
 def _holds(block: Block, place: int | str) -> bool:
     if isinstance(place, str):
-        return block.name == place or (not block.name and block.rule.target == "0.0.0.0/0")
+        return (bool(block.name) and covers(block.name, place)) or (
+            not block.name and block.rule.target == "0.0.0.0/0"
+        )
     return not block.name and block.low <= place <= block.high

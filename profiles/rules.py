@@ -8,6 +8,7 @@ from typing import Literal
 from invigilator.profiles import binds, conflicts, protected
 from invigilator.profiles.conflicts import Finding
 from invigilator.profiles.kinds import kinds
+from invigilator.profiles.names import covers
 from invigilator.profiles.network import PROTOCOLS, network_of, port_ranges, target_network
 from invigilator.profiles.paths import canonical, to_bytes, to_text
 from invigilator.profiles.policy import CLASS_DEFAULTS, EgressRule, PhaseName, Policy, Syscalls
@@ -179,7 +180,7 @@ def _covers(wide: EgressRule, narrow: EgressRule) -> bool:
         return False
     one, two = target_network(wide.target), target_network(narrow.target)
     if one is None or two is None:
-        return wide.target.lower() == narrow.target.lower()
+        return one is two and covers(wide.target, narrow.target)
     return one.version == two.version and two.subnet_of(one)  # type: ignore[arg-type]
 
 

@@ -104,9 +104,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class LimitHit:
-    """A limit that was reached: output, disk, memory, pids or ttl; in the limit's own unit."""
+    """A limit that was reached. `value` is how often, of memory (kills), pids (forks refused) and cpu
+    (periods in which the sandbox was held back); of output, disk and ttl how much, in the limit's unit."""
 
-    limit: Literal["output", "disk", "memory", "pids", "ttl"]
+    limit: Literal["output", "disk", "memory", "pids", "cpu", "ttl"]
     value: int
     maximum: int
 

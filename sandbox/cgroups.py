@@ -114,17 +114,18 @@ class SandboxCgroups:
         """Forks refused because the sandbox had as many processes as it may."""
         return _counter(self.v1.get("pids", self.limited) / "pids.events", "max")
 
+    def cpu_held_back(self) -> int:
+        """Periods in which the sandbox wanted more processor time than it may have."""
+        return _counter(self.v1.get("cpu", self.limited) / "cpu.stat", "nr_throttled")
+
     def limits_hit(self) -> list[LimitHit]:
-        """Memory and pids, where they were reached; value: how often."""
-        counts = (
-            ("memory", self.oom_kills(), self.limits.memory_bytes),
-            ("pids", self.pids_refused(), self.limits.pids),
+        """Memory, pids and processor time, where their limits were reached, and how often."""
+        hits = (
+            LimitHit("memory", self.oom_kills(), self.limits.memory_bytes),
+            LimitHit("pids", self.pids_refused(), self.limits.pids),
+            LimitHit("cpu", self.cpu_held_back(), self.limits.cpu_quota_us),
         )
-        return [
-            LimitHit("memory" if name == "memory" else "pids", count, maximum)
-            for name, count, maximum in counts
-            if count
-        ]
+        return [hit for hit in hits if hit.value]
 
     def remove(self, init: int | None = None) -> None:
         """Kill what is left, and remove the folders. `init`: a pidfd of the sandbox's init, whose end is the

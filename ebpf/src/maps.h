@@ -13,7 +13,7 @@
 /* Why an event or a string did not reach user space. */
 enum loss_reason {
 	LOSS_RING = 0,     /* the ring was full, or filled by others: the reader was too slow for everybody */
-	LOSS_OWN_RATE = 1, /* the sandbox had used up its share of the ring for this kind */
+	LOSS_OWN_RATE = 1, /* the sandbox would have filled the ring by itself */
 	LOSS_STRING = 2,   /* the event came, one of its strings did not */
 	LOSS_STORAGE = 3,  /* the kernel had no memory to follow a process or a cgroup */
 	LOSS_REASONS = 4,
@@ -24,6 +24,9 @@ struct net_setting { __u32 ruleset; __u32 binds; __u8 enforce; __u8 default_allo
 
 /* Bytes counted in the kernel and sent as one event now and then. */
 struct byte_sum { __u64 bytes, writes, total, sent_ns; };
+
+/* Events refused while the reader took one ring's size of a ring. */
+struct miss { __u64 turn, count; };
 
 /* One sandbox. User space writes `seen*` and the settings, the kernel everything else. */
 struct slot {
@@ -40,6 +43,7 @@ struct slot {
 	struct byte_sum output;
 	struct byte_sum files;
 	__u64 lost[8][LOSS_REASONS];
+	struct miss missed[2]; /* of the precious, of the bulk ring */
 	__u32 sent[KINDS];
 	__u32 seen[KINDS];
 };

@@ -8,8 +8,8 @@ from typing import Any
 from typer.core import TyperGroup
 
 ORDER = (
-    "doctor", "run", "policy", "incidents", "penalties", "sql", "queries", "replay", "eval", "bench",
-    "up", "down", "status", "agent", "serve", "token", "completion", "version",
+    "doctor", "run", "attach", "phase", "exec", "policy", "incidents", "penalties", "sql", "queries",
+    "replay", "eval", "bench", "up", "down", "status", "agent", "serve", "token", "completion", "version",
 )  # fmt: skip
 WIDTH_MOST = 100
 WIDTH_LEAST = 30

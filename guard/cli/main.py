@@ -17,7 +17,8 @@ from invigilator.guard.notice import listen
 HELP = """Watch over AI agents in their sandboxes: confine, record, judge, and hand trainers a penalty.
 
 Exit status: 0 done; 1 refused, not found, or the check failed; 2 wrong usage; 3 something is missing on this
-machine; 4 a service does not answer. `guard run` ends with its command's own status.
+machine; 4 a service does not answer. `guard run` and `guard exec` end with their
+command's own status.
 """
 
 EPILOG = """Begin with `guard doctor`, then `guard run --policy swe-task -- bash -c 'echo hello'`.
@@ -37,6 +38,7 @@ app = typer.Typer(
 
 MODULES = (
     "run",
+    "joining",
     "doctor",
     "policy",
     "incidents",

@@ -112,20 +112,20 @@ def run(
         bash -c 'python3 solve.py && make check'
     """
     from invigilator.guard.cli.failures import explain
+    from invigilator.guard.cli.options import pairs, seconds
     from invigilator.guard.foreground import Plan
     from invigilator.guard.node import require_root
-    from invigilator.guard.order import TIMEOUT_MAX_S
 
     try:
         require_root("guard run")
-        environment = _pairs(env, "--env")
+        environment = pairs(env, "--env")
         order = _order(
             policy=policy,
             workspace=workspace,
             rollout=rollout,
             run_id=run_id,
             attempt=attempt,
-            labels=_pairs(label, "--label"),
+            labels=pairs(label, "--label"),
             backend=backend,
             root=root,
             image=image,
@@ -134,10 +134,7 @@ def run(
         )
         target = _report_target(report, order) if report is not None else None
         on_terminal = os.isatty(0) and os.isatty(1) if tty is None else tty
-        if timeout is not None and not 0 < timeout <= TIMEOUT_MAX_S:
-            fix = f"give a number of seconds above 0 and up to {TIMEOUT_MAX_S:g}"
-            raise GuardError(f"{timeout:g} is no time that a command can have", where="--timeout", fix=fix)
-        plan = Plan(command, setup, verify, timeout, on_terminal, environment)
+        plan = Plan(command, setup, verify, seconds(timeout, "--timeout"), on_terminal, environment)
         code = _run(order, plan, home, target, as_json=as_json, quiet=quiet)
     except KeyboardInterrupt:
         code = INTERRUPTED_CODE
@@ -253,13 +250,3 @@ def _report_target(report: Path, order: SandboxOrder) -> ReportFile:
 
     seen = [Path(folder) for folder in (order.workspace, order.root) if folder]
     return open_report(report, [*seen, *SHARED_FOLDERS])
-
-
-def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:
-    pairs = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise GuardError(f"{text!r} is not NAME=VALUE", where=option, fix=f"write {option} NAME=VALUE")
-        pairs[name] = value
-    return pairs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -17,7 +18,7 @@ import pytest
 from invigilator.ebpf.events import EVENT, EventBatch, EventClass, Flag, Kind, Phase, Tier
 from invigilator.ebpf.sensor import Sensor
 
-from .conftest import Box
+from .conftest import PRELUDE, Box
 
 
 def start(box: Box, *command: object) -> subprocess.Popen[bytes]:
@@ -135,6 +136,54 @@ def test_flood_of_one_precious_kind_spares_the_others(
     assert not (mine["flags"] & int(Flag.STRING_LOST)).any()
     kinds = batch.records["kind"][batch.records["slot"] == box.slot]
     assert (kinds == int(Kind.EXIT)).sum() == 5
+
+
+SIX_KINDS = """
+for number in range(int(sys.argv[1])):
+    call(82, b"/nowhere/a", b"/nowhere/b"), call(86, b"/nowhere/a", b"/nowhere/b")
+    call(87, b"/nowhere/a"), call(83, b"/nowhere/a", 0o755)
+    call(88, b"a", b"/nowhere/a"), call(90, b"/nowhere/a", 0o644)
+"""
+"""Rounds of rename, link, unlink, mkdir, symlink and chmod: each an event of a kind of its own."""
+PRECIOUS_EVENTS = (4 << 20) // 200
+
+
+def run_unread(box: Box, program: str, *arguments: object) -> None:
+    """Run a Python program in the box while nobody reads the rings."""
+    words = (sys.executable, "-I", "-S", "-c", PRELUDE + program, *arguments)
+    assert start(box, *words).wait(timeout=60) == 0
+
+
+def test_flood_of_six_kinds_at_once_is_loss_by_own_rate(box: Box) -> None:
+    """None of its queues holds more than a seventh of the ring."""
+    run_unread(box, SIX_KINDS, PRECIOUS_EVENTS // 4)
+    batch = drain_until(box.sensor, lambda: True, [box.slot])
+    loss = box.sensor.loss(box.slot)
+    assert set(loss.lost_by) == {("file", "own_rate")}
+    assert loss.lost > PRECIOUS_EVENTS // 4
+    assert_accounted(box.sensor, batch, box.slot)
+
+
+def test_burst_beside_a_flood_is_not_lost_by_its_own_rate(box: Box, make_box: Callable[..., Box]) -> None:
+    """What the ring would have taken from it alone was lost because others fill the ring."""
+    other = make_box()
+    run_unread(box, SIX_KINDS, PRECIOUS_EVENTS // 4)
+    run_unread(other, SIX_KINDS, PRECIOUS_EVENTS // 6 // 2)
+    drain_until(box.sensor, lambda: True, [box.slot, other.slot])
+    assert set(other.sensor.loss(other.slot).lost_by) == {("file", "ring_full")}
+    assert set(box.sensor.loss(box.slot).lost_by) == {("file", "own_rate")}
+
+
+def test_two_floods_do_not_excuse_each_other(
+    box: Box, make_box: Callable[..., Box], program: Callable[..., Path]
+) -> None:
+    other = make_box()
+    for one in (box, other):
+        flood = start(one, program("flood"), "rename", 2, PRECIOUS_EVENTS, "-")
+        assert flood.wait(timeout=60) == 0
+    drain_until(box.sensor, lambda: True, [box.slot, other.slot])
+    for one in (box, other):
+        assert one.sensor.loss(one.slot).lost_by[("file", "own_rate")] > PRECIOUS_EVENTS // 2
 
 
 def resident_bytes() -> int:

@@ -295,6 +295,15 @@ def test_a_fork_bomb_ends_at_the_limit_and_the_sandbox_can_still_be_ended(make_b
     assert box.run("true", phase="verify").code == 0
 
 
+def test_a_sandbox_that_wants_more_processor_time_than_it_may_have_is_told_of(make_box: MakeBox) -> None:
+    box = make_box(Policy(name="slow", limits=Limits(cpus=0.05)))
+    held_back: list[LimitHit] = []
+    while not held_back:  # a machine that gives less than that itself holds nobody back
+        assert box.sh("for ((i = 0; i < 20000; i++)); do :; done").code == 0
+        held_back = [hit for hit in box.sandbox.limits_hit() if hit.limit == "cpu"]
+    assert held_back[0].value >= 1 and held_back[0].maximum == 5_000
+
+
 def test_a_command_says_the_same_as_without_the_guard(box: Box) -> None:
     script = "echo $((6*7)); printf '\\x00\\xff'; ls /usr/bin | head -3; exit 9"
     plain = subprocess.run(["bash", "-c", script], capture_output=True, check=False)

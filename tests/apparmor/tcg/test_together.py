@@ -13,7 +13,7 @@ from battery import PLANTED, TOOL, only, policy_of
 
 from invigilator.ebpf.events import EventClass, Kind, Tier
 from invigilator.ebpf.sensor import Sensor
-from invigilator.guard import backends, denials
+from invigilator.guard import backends, refusals
 from invigilator.guard.home import Home
 from invigilator.guard.keep import Keeper
 from invigilator.guard.order import CommandOrder, SandboxOrder
@@ -73,8 +73,8 @@ def node() -> Iterator[Node]:
     sensor = Sensor.open(bulk_bytes=8 << 20, precious_bytes=4 << 20, string_bytes=4 << 20)
     spool = Spool(home.spool, node_id=home.node_id())
     pipeline = Pipeline(sensor, spool, lambda: None)
-    reader = denials.open_here(sensor)
-    assert reader is not None
+    reader = refusals.open_here(sensor)
+    assert reader.claimed
     pipeline.beside(reader.step)
     kinds = backends.load(home)
     shipper = cast(Shipper, Unshipped())

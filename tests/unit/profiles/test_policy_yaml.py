@@ -52,7 +52,7 @@ def refused(text: str) -> PolicyError:
         ("filesystem: {protected: {test: [a]}}", (3, 33), "`a` is not absolute", "from / on"),
         ("filesystem: {hidden: ['/a\\q']}", (3, 23), "backslash", "\\xNN"),
         ("filesystem:\n  hidden:", (4, 3), "`hidden` has no value", "remove the key"),
-        ("network: {egress: [{name: a, target: '*.b.c'}]}", (3, 38), "a wildcard has none", "list the names"),
+        ("network: {egress: [{name: a, target: 'a.*.b.c'}]}", (3, 38), "a wildcard is one", "*.example.org"),
         ("network: {egress: [{name: a, target: 10.0.0.1/8}]}", (3, 38), "host bits set", "CIDR"),
         ("network: {egress: [{name: a, target: '::/0'}]}", (3, 38), "holds all of IPv4", "2000::/3"),
         (
