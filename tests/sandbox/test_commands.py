@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from invigilator.profiles.policy import Limits, Policy
-from invigilator.sandbox.base import SandboxError, Streams
+from invigilator.sandbox.base import LimitHit, SandboxError, Streams
 
 if TYPE_CHECKING:
     from conftest import Box, MakeBox
