@@ -47,8 +47,8 @@ class Loss:
     """What became of a sandbox's events.
 
     `produced`: numbers given; `lost`: those of them that never came, so that produced = handed out + lost.
-    `lost_by`: (class name, reason) → count: `ring_full`, `own_rate` (the sandbox would have filled the ring by
-    itself: its own flood) and `vanished` are lost events; `string` (an event came without one of its
+    `lost_by`: (class name, reason) → count: `ring_full`, `own_rate` (the sandbox would have filled the ring
+    by itself: its own flood) and `vanished` are lost events; `string` (an event came without one of its
     strings, as in `strings_lost`) and `storage` (a process or cgroup could not be followed) are no events,
     but blind spots.
     `unattributed`: losses on this machine since the sandbox was registered that nobody can be charged with:

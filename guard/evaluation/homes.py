@@ -17,8 +17,9 @@ from invigilator.guard.evaluation.suite import Case
 from invigilator.guard.home import Home, connect_unix
 from invigilator.guard.node import IDLE_VARIABLE, agent_connection
 
-SMALL_RING_BYTES = 256 << 10
-"""Size of each of the sensor's rings, for an agent that is to lose events."""
+RING_BYTES = {"small-rings": 256 << 10, "middle-rings": 2 << 20}
+"""Size of each of the sensor's rings, for agents that are to lose events: of middle ones, only what floods
+them can have filled them by itself."""
 END_TIMEOUT_S = 20.0
 
 
@@ -46,7 +47,7 @@ class Homes:
 
     def _start(self, kind: str) -> Home:
         home = Home(self._folder / f"home-{kind}")
-        extra = {RING_VARIABLE: str(SMALL_RING_BYTES)} if kind == "small-rings" else {}
+        extra = {RING_VARIABLE: str(RING_BYTES[kind])} if kind in RING_BYTES else {}
         with _environment({IDLE_VARIABLE: "600", **extra}):
             agent_connection(home).close()
         return home

