@@ -1,30 +1,31 @@
 """Refusals that the kernel tells of by audit records become events of the sandbox that they happened in.
 
-A record names a process and, of AppArmor's, a path; the sensor's own event of the same call is sought by
-process, time and path, and the denial says its `seq`. All of this is done by the pipeline's thread, which
-calls `step` after each drain; sandboxes come and go in others.
+A record names a process, and the path or the call that it was refused; the denial says the `seq` of the
+sensor's own event of the same call: the first of that process and name that ended after the record was
+written, and that no earlier record of the kind was joined with. All of this is done by the pipeline's thread,
+which calls `step` after each drain; sandboxes come and go in others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import logging
 import os
 import re
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from invigilator.ebpf.events import EventBatch, EventClass, Kind, Phase, Tier
 from invigilator.ebpf.sensor import Sensor
-from invigilator.profiles import seccomp
+from invigilator.guard.denied import X32, text_of
 from invigilator.profiles.apparmor import PREFIX
 from invigilator.profiles.policy import Policy
 from invigilator.sandbox.audit import AuditReader, Refusal
@@ -36,19 +37,16 @@ STEPS = 2
 KEPT_S = 5.0
 """How long events are kept to be joined with records that come later than they."""
 KEPT_ROWS = 20_000
-NEAREST = 64
-"""Of the events that a record is joined with one of, how many are looked at."""
+JOINED_KEPT = 10_000
+"""Kinds of refusals, by process and name, of which the last joined event is remembered."""
 PIDS = 1 << 22
 """More process numbers than any kernel has (PID_MAX_LIMIT, linux/threads.h)."""
 NEAR_NS = 1_000_000_000
-"""Between a record and its call's end: milliseconds, more on a machine that is short of processors."""
+"""From a record to its call's end: milliseconds, more on a machine that is short of processors."""
+KEPT_RESULTS = (-errno.EACCES, -errno.EPERM, -errno.ENOSYS)
 EMITTED_MAX = 500
 """Denials made events by one step; more of them are left out, and their class is degraded."""
 MARK_S = 20.0
-ABSENT = (errno.ENOSYS, errno.EAFNOSUPPORT, errno.EOPNOTSUPP)
-"""A call that a filter answers so is one that the kernel seems not to have: programs ask, and do without."""
-NATIVE = {"x86_64": b"c000003e", "aarch64": b"c00000b7"}
-"""AUDIT_ARCH of this machine (linux/audit.h), as records have it."""
 _SUBJECT = PREFIX.encode()
 
 
@@ -95,9 +93,9 @@ class Denials:
         self._recent: deque[tuple[float, EventBatch]] = deque()
         self._slots = np.zeros(PIDS, np.int32)
         self._phases = np.zeros(PIDS, np.uint8)
+        self._joined: dict[tuple[int, int, str, bytes], int] = {}
         self._left_out = 0
-        self._marks = 0
-        self._reached = 0
+        self._marks = self._reached = reader.mark
 
     def watch(self, slot: int, cgroups: Mapping[int, Phase], policy: Policy) -> None:
         """Tell of refusals in these cgroups from now on."""
@@ -108,6 +106,7 @@ class Denials:
         """Tell of this sandbox no more."""
         with self._changed:
             self._watched.pop(slot, None)
+            self._joined = {key: seq for key, seq in self._joined.items() if key[0] != slot}
 
     def settle(self) -> bool:
         """Wait until all that was refused by now has become events; False where that takes too long."""
@@ -155,7 +154,7 @@ class Denials:
         if len(batch):
             records = batch.records
             self._slots[records["pid"]], self._phases[records["pid"]] = records["slot"], records["phase"]
-            refused = np.isin(records["result"], (-errno.EACCES, -errno.EPERM))
+            refused = np.isin(records["result"], KEPT_RESULTS)
             self._recent.append((now, batch.select(refused)))
         while len(self._recent) > 2 * STEPS and (
             now - self._recent[0][0] > KEPT_S or sum(len(kept) for _, kept in self._recent) > KEPT_ROWS
@@ -186,7 +185,7 @@ class Denials:
                 )
             self._left_out += refusal.count
             return
-        text = _text(refusal, watched.policy)
+        text = text_of(refusal, watched.policy)
         if text is None:
             return
         own = self._own_event(slot, refusal)
@@ -212,23 +211,39 @@ class Denials:
         )
 
     def _own_event(self, slot: int, refusal: Refusal) -> _Own:
-        """The refused call's event: of that process, if possible of that call or path, nearest in time."""
-        at = refusal.time_ns - (time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME))
-        best, best_rank = _Own(), (2, NEAR_NS)
+        """The refused call's event: by its name, or, where none has it, the only one that can be meant."""
+        key = (slot, refusal.pid, refusal.tier, refusal.fields.get("syscall", refusal.name))
+        joined = self._joined.pop(key, 0)
+        named: list[_Own] = []
+        others: list[_Own] = []
         for _, batch in self._recent:
             records = batch.records
-            away = np.abs(records["time_ns"].astype(np.int64) - at)
-            near = (records["slot"] == slot) & (records["pid"] == refusal.pid) & (away < NEAR_NS)
-            rows = np.flatnonzero(near)
-            for row in rows[np.argsort(away[rows])][:NEAREST].tolist():
-                if refusal.tier == "seccomp":
-                    named = refusal.fields.get("syscall") == b"%d" % records["nr"][row]
-                else:
-                    named = refusal.name in (batch.text("path", row), batch.text("path2", row))
-                rank = (0 if named else 1, int(away[row]))
-                if rank < best_rank:
-                    best_rank, best = rank, _own(records[row])
-        return best
+            after = records["time_ns"].astype(np.int64) - refusal.time_ns
+            possible = (records["slot"] == slot) & (records["pid"] == refusal.pid) & (records["seq"] > joined)
+            rows = records[possible & (after >= 0) & (after < NEAR_NS)]
+            meant = _named(rows, batch.strings, refusal)
+            named += map(_own, np.sort(rows[meant], order="seq")[: refusal.count])
+            others += map(_own, rows[~meant][:2])
+        if refusal.tier == "apparmor" and not named and len(others) == 1:
+            named = others
+        # Of equal records the first is here, and the others stand for the events that follow.
+        found = sorted(named, key=lambda one: one.seq)[: refusal.count]
+        self._joined[key] = found[-1].seq if found else joined
+        while len(self._joined) > JOINED_KEPT:
+            del self._joined[next(iter(self._joined))]
+        return found[0] if found else _Own()
+
+
+def _named(rows: npt.NDArray[np.void], strings: Sequence[bytes], refusal: Refusal) -> npt.NDArray[np.bool_]:
+    """Which events are of the call or of the path that the record names."""
+    if refusal.tier == "seccomp":
+        same: npt.NDArray[np.bool_] = rows["nr"] == int(refusal.fields.get("syscall", b"-1")) & ~X32
+        return same
+    found = np.zeros(len(rows), np.bool_)
+    for field in ("path", "path2") if refusal.name else ():
+        codes, which = np.unique(rows[field], return_inverse=True)
+        found |= np.fromiter((strings[code] == refusal.name for code in codes), np.bool_, len(codes))[which]
+    return found
 
 
 def _own(record: np.void) -> _Own:
@@ -238,41 +253,3 @@ def _own(record: np.void) -> _Own:
 
 def _concerns_us(refusal: Refusal) -> bool:
     return refusal.fields.get("profile", refusal.fields.get("subj", b"")).startswith(_SUBJECT)
-
-
-def _text(refusal: Refusal, policy: Policy) -> bytes | None:
-    """What was refused, in words; None for a call that programs do without."""
-    fields = refusal.fields
-    if refusal.tier == "apparmor":
-        kept = ("requested_mask", "denied_mask", "capname", "family", "sock_type", "peer", "info", "comm")
-        words = [fields.get("operation", b"?")]
-        words += [name.encode() + b"=" + fields[name] for name in kept if name in fields]
-        return b" ".join(words)
-    number = int(fields.get("syscall", b"-1"))
-    if fields.get("arch") != NATIVE.get(os.uname().machine) or number >= 1 << 30:
-        return b"syscall number=%d abi=foreign comm=%s" % (number, fields.get("comm", b""))
-    name = _call_name(number)
-    if name in _done_without(policy.model_dump_json()):
-        return None
-    return b"syscall %s comm=%s" % (name.encode(), fields.get("comm", b""))
-
-
-@functools.lru_cache(maxsize=512)
-def _call_name(number: int) -> str:
-    import seccomp as library
-
-    try:
-        found = library.resolve_syscall(library.Arch(), number)
-    except (ValueError, RuntimeError):
-        return str(number)
-    return str(found.decode() if isinstance(found, bytes) else found)
-
-
-@functools.lru_cache(maxsize=16)
-def _done_without(policy_json: str) -> frozenset[str]:
-    """Calls that the policy's filters answer as a kernel without them would, and never otherwise."""
-    policy = Policy.model_validate_json(policy_json)
-    answers: dict[str, set[int]] = {}
-    for refusal in seccomp.build(policy, "agent").refusals:
-        answers.setdefault(refusal.call.partition("(")[0], set()).add(refusal.errno)
-    return frozenset(name for name, codes in answers.items() if codes <= set(ABSENT))

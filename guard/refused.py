@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from invigilator.ebpf.events import Abi, EventBatch, EventClass, Kind, Phase, Tier
 from invigilator.ebpf.sensor import Sensor
-from invigilator.guard.denials import ABSENT, EMITTED_MAX
+from invigilator.guard.denials import EMITTED_MAX
+from invigilator.guard.denied import ABSENT
 from invigilator.profiles import seccomp
 from invigilator.profiles.policy import PhaseName, Policy
 

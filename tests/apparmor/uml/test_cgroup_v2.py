@@ -10,7 +10,7 @@ import pytest
 from uml_boxes import Box
 
 from invigilator.profiles.policy import Limits, Policy
-from invigilator.sandbox.base import SandboxError, SandboxSpec
+from invigilator.sandbox.base import LimitHit, SandboxError, SandboxSpec
 from invigilator.sandbox.cgroups import CONTROLLERS, Hierarchies
 from invigilator.sandbox.process import ProcessBackend
 
@@ -50,6 +50,14 @@ def test_too_many_processes_are_refused_and_told(box: Box) -> None:
     done = box.sh("for i in $(seq 40); do sleep 5 & done; echo $?")
     assert "fork" in done.text
     assert "pids" in [hit.limit for hit in box.sandbox.limits_hit()]
+
+
+def test_who_wants_more_processor_time_than_it_may_have_is_told_of(box: Box) -> None:
+    held_back: list[LimitHit] = []
+    while not held_back:
+        assert box.sh("for ((i = 0; i < 200000; i++)); do :; done").code == 0
+        held_back = [hit for hit in box.sandbox.limits_hit() if hit.limit == "cpu"]
+    assert held_back[0].value >= 1
 
 
 def test_each_phase_has_its_leaf_and_survivors_are_seen_and_ended(box: Box) -> None:

@@ -72,8 +72,8 @@ def place() -> Iterator[Place]:
     yield Place()
 
 
-def wall_and_boot() -> tuple[int, int]:
-    return time.time_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+def now() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def events(*rows: dict[str, Any], strings: tuple[bytes, ...] = ()) -> EventBatch:
@@ -84,21 +84,21 @@ def events(*rows: dict[str, Any], strings: tuple[bytes, ...] = ()) -> EventBatch
     return EventBatch(records, [b"", *strings])
 
 
-def refusal(wall: int, name: bytes = b"/grader/a", **more: Any) -> Refusal:
-    return Refusal("apparmor", False, wall, GONE, {**PROFILE, "name": name}, **more)
+def refusal(at: int, name: bytes = b"/grader/a", **more: Any) -> Refusal:
+    return Refusal("apparmor", False, at, GONE, {**PROFILE, "name": name}, **more)
 
 
 def test_a_refusal_of_a_process_that_is_gone_is_told_of_its_sandbox_and_joined_to_its_call(
     place: Place,
 ) -> None:
-    wall, boot = wall_and_boot()
+    boot = now()
     batch = events(
         {"seq": 4, "kind": int(Kind.EXEC), "time_ns": boot - 10**6},
         {"seq": 5, "result": -13, "time_ns": boot, "path": 2, "phase": 2, "start_ns": 77, "step": 9},
         {"seq": 6, "result": -13, "time_ns": boot + 10**6, "path": 1, "phase": 2, "start_ns": 77, "step": 9},
         strings=(b"/grader/a", b"/grader/b"),
     )
-    (told,) = place.refuse(refusal(wall, count=3), batch=batch)
+    (told,) = place.refuse(refusal(boot, count=3), batch=batch)
     assert (told["slot"], told["kind"], told["path"]) == (SLOT, Kind.DENIAL, b"/grader/a")
     assert (told["a0"], told["a1"], told["a2"]) == (3, 6, 0)
     assert (told["start_ns"], told["step"], told["phase"]) == (77, 9, int(Phase.AGENT))
@@ -108,19 +108,57 @@ def test_a_refusal_of_a_process_that_is_gone_is_told_of_its_sandbox_and_joined_t
 
 
 def test_a_call_at_another_time_or_of_another_process_is_not_joined(place: Place) -> None:
-    wall, boot = wall_and_boot()
+    boot = now()
     batch = events(
         {"seq": 5, "result": -13, "time_ns": boot - 2 * 10**9, "path": 1},
         {"seq": 6, "result": -13, "time_ns": boot, "path": 1, "pid": 5},
         strings=(b"/grader/a",),
     )
-    (told,) = place.refuse(refusal(wall), batch=batch)
+    (told,) = place.refuse(refusal(boot), batch=batch)
     assert told["a1"] == 0
 
 
+def test_equal_refusals_join_the_events_of_their_calls_one_after_the_other(place: Place) -> None:
+    """However near in time: a stamp is no finer than the kernel's tick."""
+    boot = now()
+    rows = [{"seq": seq, "result": -13, "time_ns": boot + seq, "path": 1} for seq in (11, 12, 13, 14)]
+    place.refuse(refusal(boot, count=2), batch=events(*rows, strings=(b"/grader/a",)))
+    told = place.refuse(refusal(boot), refusal(boot))
+    assert [(one["a0"], one["a1"]) for one in told] == [(2, 11), (1, 13), (1, 14)]
+
+
+def test_a_call_that_ended_before_the_record_was_written_is_another(place: Place) -> None:
+    boot = now()
+    rows = [{"seq": 5, "time_ns": boot - 1}, {"seq": 6, "time_ns": boot + 10**8}]
+    batch = events(*[{"result": -13, "path": 1, **row} for row in rows], strings=(b"/grader/a",))
+    assert place.refuse(refusal(boot), batch=batch)[0]["a1"] == 6
+
+
+@pytest.mark.parametrize(("others", "joined"), [(1, 5), (2, 0)], ids=["the only one", "one of two"])
+def test_a_refusal_without_a_name_is_joined_to_what_alone_can_be_meant(
+    place: Place, others: int, joined: int
+) -> None:
+    boot = now()
+    batch = events(*[{"seq": 5 + n, "result": -1, "time_ns": boot + n} for n in range(others)])
+    bare = Refusal("apparmor", False, boot, GONE, {**PROFILE, "operation": b"capable"})
+    assert place.refuse(bare, batch=batch)[0]["a1"] == joined
+
+
+def test_a_refusal_of_seccomp_is_joined_to_that_call_and_to_no_other(place: Place) -> None:
+    boot = now()
+    rows = [{"seq": 5, "nr": 257, "time_ns": boot + 1}, {"seq": 6, "nr": 321, "time_ns": boot + 2}]
+    fields = {"subj": b"invigilator-00", "arch": b"c000003e", "comm": b"x"}
+    calls = [Refusal("seccomp", False, boot, GONE, {**fields, "syscall": nr}) for nr in (b"321", b"250")]
+    told = place.refuse(*calls, batch=events(*[{"result": -1, **row} for row in rows]))
+    assert [(one["text"], one["a1"]) for one in told] == [
+        (b"syscall bpf comm=x", 6),
+        (b"syscall keyctl comm=x", 0),
+    ]
+
+
 def test_what_nobody_can_be_charged_with_makes_every_class_of_denials_incomplete(place: Place) -> None:
-    wall, _ = wall_and_boot()
-    assert not place.refuse(refusal(wall))
+    boot = now()
+    assert not place.refuse(refusal(boot))
     assert not place.denials.whole(SLOT)
     place.denials.watch(SLOT + 1, {}, Policy(name="later"))
     assert place.denials.whole(SLOT + 1)
@@ -133,8 +171,8 @@ def test_lost_audit_records_make_the_class_incomplete(place: Place) -> None:
 
 
 def test_others_profiles_are_no_business_of_ours(place: Place) -> None:
-    wall, _ = wall_and_boot()
-    theirs = Refusal("apparmor", False, wall, os.getpid(), {"profile": b"docker-default", "name": b"/a"})
+    boot = now()
+    theirs = Refusal("apparmor", False, boot, os.getpid(), {"profile": b"docker-default", "name": b"/a"})
     assert not place.refuse(theirs)
     assert place.denials.whole(SLOT)
 
@@ -147,24 +185,24 @@ def test_others_profiles_are_no_business_of_ours(place: Place) -> None:
 def test_a_call_that_programs_do_without_is_no_denial(
     place: Place, number: bytes, told: bytes | None
 ) -> None:
-    wall, boot = wall_and_boot()
+    boot = now()
     fields = {"subj": b"invigilator-00", "syscall": number, "arch": b"c000003e", "comm": b"node"}
     batch = events({"seq": 8, "kind": int(Kind.EXEC), "time_ns": boot})
-    found = place.refuse(Refusal("seccomp", False, wall, GONE, fields), batch=batch)
+    found = place.refuse(Refusal("seccomp", False, boot, GONE, fields), batch=batch)
     assert [one["text"].partition(b" comm")[0] for one in found] == ([told] if told else [])
 
 
 def test_a_call_by_another_abi_is_told(place: Place) -> None:
-    wall, boot = wall_and_boot()
+    boot = now()
     fields = {"subj": b"invigilator-00", "syscall": b"5", "arch": b"40000003"}
     batch = events({"seq": 8, "kind": int(Kind.EXEC), "time_ns": boot})
-    (told,) = place.refuse(Refusal("seccomp", False, wall, GONE, fields), batch=batch)
+    (told,) = place.refuse(Refusal("seccomp", False, boot, GONE, fields), batch=batch)
     assert told["text"].startswith(b"syscall number=5 abi=foreign")
 
 
 def test_who_settles_waits_until_what_came_before_is_told(place: Place) -> None:
-    wall, boot = wall_and_boot()
-    place.reader.waiting.append(refusal(wall))
+    boot = now()
+    place.reader.waiting.append(refusal(boot))
     batch = events({"seq": 8, "result": -13, "time_ns": boot, "path": 1}, strings=(b"/grader/a",))
     done: list[bool] = []
     waiter = threading.Thread(target=lambda: done.append(place.denials.settle()))
