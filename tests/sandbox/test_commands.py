@@ -281,7 +281,7 @@ def test_out_of_memory_is_told_from_other_kills(make_box: MakeBox) -> None:
     box = make_box(Policy(name="small", limits=Limits(memory_bytes=64 << 20)))
     result = box.run("python3", "-c", "x = b'x' * (300 << 20)")
     assert result.status.reason == "oom" and result.code == 137
-    assert [hit.limit for hit in box.sandbox.limits_hit()] == ["memory"]
+    assert "memory" in [hit.limit for hit in box.sandbox.limits_hit()]
     assert box.run("true").code == 0
 
 

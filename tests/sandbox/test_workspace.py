@@ -283,7 +283,7 @@ def test_a_full_disk_is_enospc_and_not_out_of_memory(make_box: MakeBox) -> None:
     box = make_box(Policy(name="small", limits=limits))
     result = box.sh("dd if=/dev/zero of=/big bs=1M count=300; echo code=$?")
     assert b"No space left on device" in result.err and b"code=1" in result.out
-    assert [hit.limit for hit in box.sandbox.limits_hit()] == ["disk"]
+    assert "disk" in [hit.limit for hit in box.sandbox.limits_hit()]
     assert box.sh("rm /big; echo fine > /tmp/x && cat /tmp/x").out == b"fine\n"
 
 

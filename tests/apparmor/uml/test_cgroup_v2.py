@@ -43,7 +43,7 @@ def test_the_limits_are_in_force(box: Box) -> None:
 def test_out_of_memory_ends_the_command_and_is_told(box: Box) -> None:
     done = box.run("python3", "-c", f"x = bytearray({200 * MIB}); print(len(x))")
     assert (done.status.reason, done.code) == ("oom", 137)
-    assert [hit.limit for hit in box.sandbox.limits_hit()] == ["memory"]
+    assert "memory" in [hit.limit for hit in box.sandbox.limits_hit()]
 
 
 def test_too_many_processes_are_refused_and_told(box: Box) -> None:
