@@ -36,7 +36,7 @@ SLOT = np.dtype(
         ("next_step", "<u4"),
         ("next_actor", "<u4"),
         ("watches", "<u4"),
-        ("reserved", "<u4"),
+        ("declared", "<u4"),
         ("net", NET_SETTING, (PHASES,)),
         ("output", BYTE_SUM),
         ("files", BYTE_SUM),
@@ -47,6 +47,24 @@ SLOT = np.dtype(
     ]
 )
 """`struct slot`: one sandbox, in memory shared with the kernel."""
+
+TASK = np.dtype(
+    [
+        ("cgroup", "<u8"),
+        ("slot", "<u4"),
+        ("registration", "<u4"),
+        ("step", "<u4"),
+        ("exe", "<u4"),
+        ("exe_epoch", "<u4"),
+        ("origin_phase", "u1"),
+        ("phase", "u1"),
+        ("actor", "u1"),
+        ("abi_seen", "u1"),
+        ("ended", "<u4"),
+    ],
+    align=True,
+)
+"""`struct task_state`: what is known of a followed task."""
 
 STREAM = np.dtype([("slot", "<u4"), ("dev", "<u4"), ("ino", "<u8")])
 

@@ -203,6 +203,12 @@ class Kernel:
         """Set one entry of a map."""
         self._check(self._lib.bpf_map_update_elem(self.map_fd(name), key, value, ctypes.c_uint64(0)), name)
 
+    def look_up(self, name: str, key: bytes, size: int) -> bytes | None:
+        """The value of one entry of a map, `size` bytes; None where there is none."""
+        value = ctypes.create_string_buffer(size)
+        missing = self._lib.bpf_map_lookup_elem(self.map_fd(name), key, value)
+        return None if missing else value.raw
+
     def delete(self, name: str, key: bytes) -> None:
         """Remove one entry of a map, if it is there."""
         self._lib.bpf_map_delete_elem(self.map_fd(name), key)

@@ -6,12 +6,13 @@ One `Sensor` a machine, in one process, used by one thread at a time (a lock hol
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from .build import BuildError, object_file
 from .events import EVENT, Actor, EventBatch, EventClass, Kind, Phase, Tier
-from .layout import LOSS_REASONS, MAX_SLOTS, REGISTRATION, STREAM, TAKEN
+from .layout import LOSS_REASONS, MAX_SLOTS, REGISTRATION, STREAM, TAKEN, TASK
 from .loader import Kernel, LoadError
 from .network import NetRule
 from .order import SlotOrder
@@ -28,6 +29,7 @@ from .rulesets import Rulesets
 from .start import FILTERS, TRACING, WHERE_FOUND, SensorUnavailable, map_slots, prepare, require
 from .streams import stream_objects
 from .strings import Mount
+from .threads import thread_fd
 
 __all__ = ["Loss", "NetRule", "Sensor", "SensorUnavailable"]
 
@@ -141,6 +143,39 @@ class Sensor:
                 raise
             return slot
 
+    def include(self, slot: int, cgroups: Mapping[int, Phase]) -> None:
+        """Further cgroups of a sandbox that is watched; those that are its own already stay so."""
+        with self._lock:
+            self._scope(slot, cgroups, drop=False)
+            self._registered[slot].cgroups.update(cgroups)
+
+    def adopt(self, slot: int, tids: Iterable[int]) -> int:
+        """Follow threads that exist, from now on, as if they had entered: how many were not followed yet.
+
+        Those that are gone are none. Before Linux 6.9 only the first thread of a process can be named: the
+        others are followed from their process's next exec on.
+        """
+        followed = 0
+        for tid in tids:
+            if (fd := thread_fd(tid)) is None:
+                continue
+            try:
+                followed += self._adopt(slot, fd)
+            finally:
+                os.close(fd)
+        return followed
+
+    def declare(self, slot: int, phase: Phase) -> None:
+        """From now on all processes of the sandbox are in `phase`, whatever their cgroups' is."""
+        self._slots["declared"][slot] = int(phase)
+
+    def halt(self, slot: int) -> None:
+        """Record no more of what the sandbox does; what was recorded is still handed out."""
+        with self._lock:
+            self._slots["armed"][slot] = 0
+            self._slots["registration"][slot] = 0
+        time.sleep(QUARANTINE_S)
+
     def set_mounts(self, slot: int, mounts: Sequence[tuple[int, bytes, bytes]]) -> None:
         """The sandbox's mounts: (s_dev as the kernel numbers it, folder of that file system, mount point)."""
         with self._lock:
@@ -219,8 +254,8 @@ class Sensor:
                 self._rulesets.release(number)
 
     def pin(self, slot: int, phase: Phase, address: bytes, rules: Sequence[NetRule]) -> None:
-        """From now on these rules, in order, decide about one address (16 bytes, IPv4 mapped) in a phase whose
-        rules are the sandbox's `own`. One map update; `RuleError` where they are too many."""
+        """From now on these rules, in order, decide about one address (16 bytes, IPv4 mapped) in a phase
+        whose rules are the sandbox's `own`. One map update; `RuleError` where they are too many."""
         with self._lock:
             self._rulesets.pin(self._registered[slot].rulesets[phase][0], address, rules)
 
@@ -236,13 +271,16 @@ class Sensor:
     ) -> None:
         """Put a fact of the agent's into the record; the kernel gives it its `seq` and time.
 
-        `fields` are fields of EVENT; `class` (as `class_`) is SENSOR and `tiers` is AGENT unless given.
+        `fields` are fields of EVENT; `class` (as `class_`) is SENSOR and `tiers` is AGENT unless given;
+        `address` is the number that its 16 bytes are.
         """
         with self._lock:
             record = np.zeros(1, EVENT)
             record["nr"] = 0xFFFF
             record["tiers"] = int(Tier.AGENT)
             record["class"] = int(EventClass.SENSOR)
+            address = fields.pop("address", 0)
+            record["address"] = np.frombuffer(address.to_bytes(16, "big"), np.uint8)
             for name, value in fields.items():
                 record[name.rstrip("_")] = value
             record["slot"], record["kind"] = slot, int(kind)
@@ -403,6 +441,24 @@ class Sensor:
             self._kernel.run("control_scope", context)
             if context["failed"][0] and not drop:
                 raise LoadError(0, f"cgroups {[c for c, _ in part]} are watched already or too many are")
+
+    def _adopt(self, slot: int, thread: int) -> bool:
+        registration = self._registered_number(slot)
+        key = thread.to_bytes(4, "little")
+        known = self._kernel.look_up("tasks", key, TASK.itemsize)
+        if known is not None and np.frombuffer(known, TASK)[0]["registration"] == registration:
+            return False
+        state = np.zeros(1, TASK)
+        state["slot"], state["registration"] = slot, registration
+        state["actor"] = self._slots["next_actor"][slot]
+        state["phase"] = state["origin_phase"] = self._slots["declared"][slot]
+        try:
+            self._kernel.update("tasks", key, state.tobytes())
+        except LoadError as failure:
+            if failure.errno == errno.ESRCH:
+                return False
+            raise
+        return True
 
     def _registered_number(self, slot: int) -> int:
         entry = self._registered.get(slot)

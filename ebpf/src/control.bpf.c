@@ -12,14 +12,16 @@ struct registration {
 	struct { __u64 cgroup; __u32 phase; __u32 reserved; } at[CGROUPS_AT_ONCE];
 };
 
-/* A cgroup that somebody only left for, or whose sandbox is gone, may be taken; one that is watched may not. */
+/*
+ * A cgroup that somebody only left for, or whose sandbox is gone, may be taken; one that another watches may not.
+ */
 static __always_inline int take_scope(__u64 cgroup, const struct scope *scope)
 {
 	struct scope *there = bpf_map_lookup_elem(&scopes, &cgroup);
 
 	if (!there)
 		return add_scope(cgroup, scope);
-	if (live_slot(there->slot, there->registration))
+	if (there->registration != scope->registration && live_slot(there->slot, there->registration))
 		return -1;
 	*there = *scope;
 	return 0;

@@ -38,7 +38,7 @@ struct slot {
 	__u32 next_step;
 	__u32 next_actor;
 	__u32 watches; /* objects whose reads are told */
-	__u32 reserved;
+	__u32 declared; /* the phase of all its processes, whatever their cgroups' is; 0: their cgroups' */
 	struct net_setting net[PHASES];
 	struct byte_sum output;
 	struct byte_sum files;

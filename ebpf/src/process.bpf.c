@@ -86,6 +86,9 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	left = cgroup != state->cgroup && leave_for(cgroup, slot);
 	if (cgroup != state->cgroup)
 		moved(heir, cgroup);
+	/* Where no phase is known of the first of them, theirs is the one in which they begin. */
+	if (!heir->origin_phase)
+		heir->origin_phase = state->phase;
 	if (child->tgid != parent->tgid) {
 		fill_head(s, child, heir);
 		s->e.kind = EVENT_FORK;
@@ -121,7 +124,7 @@ static __always_inline struct task_state *follow(struct task_struct *task)
 		return NULL;
 	fresh.slot = scope->slot;
 	fresh.registration = scope->registration;
-	fresh.phase = fresh.origin_phase = scope->phase;
+	fresh.phase = fresh.origin_phase = slot->declared ? slot->declared : scope->phase;
 	fresh.cgroup = cgroup;
 	fresh.step = slot->next_step;
 	fresh.actor = slot->next_actor;

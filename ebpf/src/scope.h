@@ -55,13 +55,19 @@ static __always_inline struct task_state *followed(struct task_struct *task)
 {
 	__u64 cgroup = cgroup_of(task);
 	struct task_state *state;
+	struct slot *slot;
 
 	if (!is_near(cgroup))
 		return NULL;
 	state = bpf_task_storage_get(&tasks, task, 0, 0);
-	if (!state || !live_slot(state->slot, state->registration) || task->tgid == sensor_tgid)
+	if (!state)
+		return NULL;
+	slot = live_slot(state->slot, state->registration);
+	if (!slot || task->tgid == sensor_tgid)
 		return NULL;
 	if (state->cgroup != cgroup)
 		moved(state, cgroup);
+	if (slot->declared)
+		state->phase = slot->declared;
 	return state;
 }
