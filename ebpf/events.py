@@ -136,13 +136,14 @@ class DiffChange(enum.IntEnum):
 
 
 class NetHook(enum.IntEnum):
-    """`enum net_hook`: which cgroup program refused a packet or a call."""
+    """`enum net_hook`: which cgroup program refused a packet or a call, or NAME, the guard's resolver."""
 
     CONNECT = 1
     SENDMSG = 2
     EGRESS = 3
     BIND = 4
     SOCK_CREATE = 5
+    NAME = 6
 
 
 class Tier(enum.IntFlag):

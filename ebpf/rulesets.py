@@ -11,7 +11,6 @@ from .loader import Kernel
 from .network import KEY, VALUE, NetRule, compile_rules
 from .strings import StringTable
 
-
 _Rules = tuple[int, tuple[NetRule, ...]]
 """Owner and rules."""
 

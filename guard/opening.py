@@ -14,12 +14,14 @@ from invigilator.guard.canary import Canary
 from invigilator.guard.errors import GuardError
 from invigilator.guard.facts import Recorder
 from invigilator.guard.gitfacts import future_commits, future_objects
+from invigilator.guard.naming import name_events
 from invigilator.guard.order import SandboxOrder
 from invigilator.guard.pipeline import Watched
 from invigilator.guard.services import Services
 from invigilator.incidents.stamp import Origin, wall_offset_ns
 from invigilator.profiles import network
 from invigilator.profiles.access import only_apparmor
+from invigilator.profiles.names import has_names
 from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox.base import Backend, CanaryFile, Mount, Sandbox, SandboxSpec
 
@@ -93,7 +95,7 @@ def arm(
     tell_mounts(sandbox.mounts())
     sandbox.on_mounts = tell_mounts
     for name, phase in PHASES.items():
-        rules = network.compile(policy, name)
+        rules = network.compile(policy, name, lambda asked: _addresses(sandbox, asked))
         sensor.set_network(
             watch.slot,
             phase,
@@ -101,7 +103,9 @@ def arm(
             [NetRule(*rule) for rule in rules.rules],
             default_bind=rules.default_bind,
             binds=[NetRule(*rule) for rule in rules.binds],
+            own=has_names(policy),
         )
+    sandbox.on_names(name_events(sensor, watch.slot, PHASES))
     sensor.arm(watch.slot)
     watch.facts.canaries_planted(canaries, sandbox.identity)
     if order.workspace:
@@ -109,6 +113,12 @@ def arm(
         watch.facts.future_commits(commits, policy.filesystem.workspace[0])
         objects = future_objects(Path(order.workspace), commits)
         watch.facts.future_objects(objects, policy.filesystem.workspace[0])
+
+
+def _addresses(sandbox: Sandbox, name: str) -> Sequence[str]:
+    """What a name led to when the sandbox was made: name servers may answer otherwise by now."""
+    known = sandbox.hosts.get(name)
+    return network.system_resolver(name) if known is None else known
 
 
 def _backend(services: Services, name: str) -> Backend:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from invigilator.guard.errors import MissingError
 
-AGENT = ("numpy", "pyarrow", "pyroute2")
+AGENT = ("numpy", "pyarrow", "pyroute2", "dns")
 SERVICE = ("numpy", "pyarrow", "fastapi", "uvicorn", "clickhouse_connect")
 INSTALL = "pip install 'invigilator[node,serve]', or name a service that runs in $INVIGILATOR_SERVE_URL"
 

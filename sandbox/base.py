@@ -12,8 +12,10 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from invigilator.profiles.network import NetRule
 from invigilator.profiles.policy import PhaseName, Policy
 
 Actor = Literal["agent", "platform"]
@@ -107,9 +109,27 @@ class LimitHit:
     """A limit that was reached. `value` is how often, of memory (kills), pids (forks refused) and cpu
     (periods in which the sandbox was held back); of output, disk and ttl how much, in the limit's unit."""
 
-    limit: Literal["output", "disk", "memory", "pids", "cpu", "ttl"]
+    limit: Literal["output", "disk", "memory", "pids", "cpu", "ttl", "names", "questions"]
     value: int
     maximum: int
+
+
+@dataclass(frozen=True, slots=True)
+class NameEvents:
+    """What becomes of names that a sandbox asks for, as who watches it wants to know; any thread calls.
+
+    `pin`: put an address's rules (16 bytes; in order) in force in a phase, before the call returns.
+    `refused`: a name was not handed out in a phase, by a rule's name. `limit`: more was asked than is
+    answered.
+    """
+
+    pin: Callable[[PhaseName, bytes, Sequence[NetRule]], None]
+    refused: Callable[[PhaseName, str, str], None]
+    limit: Callable[[LimitHit], None]
+
+
+Became = Literal["changed", "unchanged", "new commands only", "not changed"]
+"""What became of a tier under another policy. `new commands only`: what runs keeps the old one."""
 
 
 class Process(abc.ABC):
@@ -136,6 +156,11 @@ class Sandbox(abc.ABC):
     spec: SandboxSpec
     on_mounts: Callable[[Sequence[Mount]], None] | None = None
     """Called with `mounts()` when masks have changed it: before the command that is to meet them starts."""
+    hosts: Mapping[str, Sequence[str]] = MappingProxyType({})
+    """What the policy's names led to when the sandbox was prepared: its rules are made of these addresses."""
+
+    def on_names(self, events: NameEvents) -> None:  # noqa: B027 (a backend may resolve no names)
+        """Tell `events` of names from now on; before the first command."""
 
     @abc.abstractmethod
     def cgroups(self) -> Mapping[PhaseName, int]:

@@ -28,9 +28,10 @@ def capabilities(platform: bool) -> int:
 
 
 def enforcement(
-    policy: Policy, groups: SandboxCgroups, hierarchies: Hierarchies, *, linked: bool
+    policy: Policy, groups: SandboxCgroups, hierarchies: Hierarchies, *, linked: bool, named: bool = False
 ) -> Mapping[str, str]:
-    """Tier → state, as observed. `linked`: there is a link to the outside, which the host's end filters."""
+    """Tier → state, as observed. `linked`: there is a link to the outside, which the host's end filters.
+    `named`: the guard's resolver hands out names; absent: nobody does, or others that addresses allow."""
     observing = policy.mode == "observe"
     limited = all((groups.v1.get(name, groups.limited)).is_dir() for name in ("memory", "pids"))
     filtered = bool(seccomp.compile(policy, "agent")) and Path("/proc/sys/kernel/seccomp").is_dir()
@@ -39,5 +40,6 @@ def enforcement(
         "apparmor": "absent",
         "cgroup": "enforce" if limited and not hierarchies.missing else "absent",
         "network": "off" if observing and linked else "enforce",
+        "names": "enforce" if named else "off" if observing and linked else "absent",
         "mount": "off" if observing else "enforce",
     }

@@ -58,6 +58,7 @@ class ContainerSandbox(ProcessSandbox):
             self.spec = replace(spec, environment={**self._image.environment, **spec.environment})
         with self._watch.step("network"):
             self._network = network.needs(spec.policy)
+            self.hosts = self._network.hosts
         with self._watch.step("profiles"):
             self._profiles = shared.profiles.take(spec.policy)
         self._range = shared.ids.take()
@@ -104,6 +105,10 @@ class ContainerSandbox(ProcessSandbox):
         assert self._container is not None
         with self._engine.hosts_file(self._container).open("ab") as file:
             file.write(network.host_rows(self._network))
+
+    def _name_resolver(self) -> None:
+        assert self._container is not None
+        self._engine.resolv_file(self._container).write_bytes(network.RESOLV_CONF)
 
     @property
     def _furnishing(self) -> Furnishing:

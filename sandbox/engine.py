@@ -134,6 +134,11 @@ class Engine:
         with _telling("inspect the container"):
             return Path(self._api().inspect_container(container.id)["HostsPath"])
 
+    def resolv_file(self, container: Container) -> Path:
+        """The host's file that is its /etc/resolv.conf, once it has started."""
+        with _telling("inspect the container"):
+            return Path(self._api().inspect_container(container.id)["ResolvConfPath"])
+
     def remove(self, container_id: str) -> None:
         """Kill it, and remove it with its volumes. Idempotent."""
         from docker.errors import NotFound

@@ -20,6 +20,7 @@ from invigilator.sandbox import (
     files,
     hidden,
     masks,
+    naming,
     network,
     planting,
     recipe,
@@ -31,6 +32,7 @@ from invigilator.sandbox.base import (
     Change,
     LimitHit,
     Mount,
+    NameEvents,
     Process,
     Sandbox,
     SandboxError,
@@ -63,6 +65,7 @@ class ProcessSandbox(Sandbox):
         self._range = 0
         self._first_id = 0
         self._link: network.Link | None = None
+        self._naming: naming.Naming | None = None
         self._masking = threading.Lock()
         self._removed = False
         self._masks: masks.Masks | None = None
@@ -116,10 +119,15 @@ class ProcessSandbox(Sandbox):
             with self._watch.step("link"):
                 number = (self._range - FIRST) // COUNT
                 self._link = self._shared.links.make(number, self._handle(Slot.NET), self._network)
+        if self._network.named:
+            with self._watch.step("resolver"):
+                self._name()
         self._masks = masks.Masks(self.spec.policy, self._first_id, self._stranger)
         with self._watch.step("plant"):
             if self._network.hosts:
                 self._name_hosts()
+            if self._network.named:
+                self._name_resolver()
             self._plant()
 
     def _make(self) -> Handles:
@@ -152,7 +160,9 @@ class ProcessSandbox(Sandbox):
         """See the contract."""
         hierarchies = self._shared.cgroups.hierarchies
         linked = self._network.link
-        found = confinement.enforcement(self.spec.policy, self._groups, hierarchies, linked=linked)
+        found = confinement.enforcement(
+            self.spec.policy, self._groups, hierarchies, linked=linked, named=self._naming is not None
+        )
         return {**found, "apparmor": self._shared.profiles.observed(self._profiles)}
 
     def execute(
@@ -171,6 +181,8 @@ class ProcessSandbox(Sandbox):
         self._handle(Slot.INIT)
         platform = actor == "platform" or phase == "verify"
         self._deny(phase)
+        if self._naming is not None:
+            self._naming.begin(phase)
         order = Order(command, phase, streams, cwd or self._folder, platform, output_limit_bytes, on_streams)
         variables = {**self.spec.environment, **(environment or {})}
         mount = self._handles.fds.get(Slot.MOUNT if platform else Slot.MASKED, self._handle(Slot.INIT))
@@ -186,6 +198,11 @@ class ProcessSandbox(Sandbox):
             with contextlib.suppress(OSError):
                 os.write(streams.stderr, f"guard: {started.refusal}\n".encode(errors="replace"))
         return started
+
+    def on_names(self, events: NameEvents) -> None:
+        """See the contract."""
+        if self._naming is not None:
+            self._naming.tell(events)
 
     def survivors(self, phase: PhaseName) -> Sequence[int]:
         """See the contract."""
@@ -252,6 +269,8 @@ class ProcessSandbox(Sandbox):
             if self._cgroups is not None:
                 self._cgroups.remove(self._handles.fds.get(Slot.INIT))
             self._handles.close()
+            if self._naming is not None:
+                self._naming.close()
             if self._link is not None:
                 self._shared.links.remove(self._link)
             if self._layer is not None:
@@ -306,6 +325,7 @@ class ProcessSandbox(Sandbox):
             self._workspace_lower: root.Lower = self._choose_workspace()
         with self._watch.step("network"):
             self._network = network.needs(spec.policy)
+            self.hosts = self._network.hosts
         with self._watch.step("profiles"):
             self._profiles = shared.profiles.take(spec.policy)
         with self._watch.step("ids"):
@@ -341,6 +361,16 @@ class ProcessSandbox(Sandbox):
             folders = (root.check_folder(self.spec.workspace, self._shared.home, "workspace"),)
             workspace.check_access(folders[0], self.spec.owner_uid, self.spec.owner_gid)
         return root.Lower("workspace", self._point, folders)
+
+    def _name(self) -> None:
+        assert self._link is not None
+        shared, namespace = self._shared, self._handle(Slot.NET)
+        self._naming = naming.Naming(
+            self.spec.policy, self._network, shared.resolver, shared.links, self._link, namespace
+        )
+
+    def _name_resolver(self) -> None:
+        files.write_file(self._root, "/etc/resolv.conf", network.RESOLV_CONF, 0o644, self._first_id)
 
     def _name_hosts(self) -> None:
         known = self.read_file("/etc/hosts")

@@ -13,6 +13,7 @@ from invigilator.sandbox.cgroups import Cgroups
 from invigilator.sandbox.ids import Ids
 from invigilator.sandbox.launching import Launcher
 from invigilator.sandbox.layer import Layers
+from invigilator.sandbox.resolver.keeper import Resolver
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class Machinery:
     roots: root.Roots
     links: network.Links
     profiles: apparmor.Profiles
+    resolver: Resolver
 
     @property
     def stage(self) -> Path:

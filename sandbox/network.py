@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import ipaddress
 import itertools
 import os
@@ -21,12 +22,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from invigilator.profiles import names
 from invigilator.profiles import network as compiler
-from invigilator.profiles.network import NetRule, NetworkRules
-from invigilator.profiles.policy import PhaseName, Policy
+from invigilator.profiles.network import IpAddress, NetRule, NetworkRules
+from invigilator.profiles.policy import EgressRule, PhaseName, Policy
+from invigilator.sandbox import resolver
 from invigilator.sandbox.base import SandboxError, UnavailableError
 from invigilator.sandbox.forwarding import Forwarding
 from invigilator.sandbox.launching import Launcher
+from invigilator.sandbox.resolver import upstream
 from invigilator.sandbox.spec import Op, Specification
 
 NETWORK = ipaddress.ip_network("100.127.192.0/19")
@@ -40,12 +44,15 @@ _PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a policy needs of the network. `hosts`: name → addresses, for /etc/hosts."""
+    """What a policy needs of the network. `hosts`: name → addresses, as they are now. `named`: rules that
+    allow something by name, whose addresses come when they are asked for; with any, the sandbox has a
+    resolver."""
 
     link: bool
     open: bool
     rules: tuple[NetRule, ...]
     hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    named: tuple[EgressRule, ...] = ()
 
 
 def needs(policy: Policy) -> Needs:
@@ -53,18 +60,42 @@ def needs(policy: Policy) -> Needs:
     if not compiler.needs_link(policy):
         return Needs(False, False, ())
     try:
-        phases: list[NetworkRules] = [compiler.compile(policy, phase) for phase in _PHASES]
-    except compiler.NetworkError as error:
+        resolve = functools.cache(upstream.lookup)
+        phases: list[NetworkRules] = [compiler.compile(policy, phase, resolve) for phase in _PHASES]
+    except (compiler.NetworkError, upstream.SettingError) as error:
         raise SandboxError(f"the policy's network rules: {error}") from error
     hosts = {name: found for rules in phases for name, found in rules.hosts.items()}
     allowed = dict.fromkeys(rule for rules in phases for rule in rules.rules if rule.allow)
-    return Needs(True, any(rules.default_allow for rules in phases), tuple(allowed), hosts)
+    is_open = any(rules.default_allow for rules in phases)
+    return Needs(True, is_open, tuple(allowed), hosts, tuple(_named(policy)))
+
+
+def _named(policy: Policy) -> list[EgressRule]:
+    if not names.has_names(policy):
+        return []
+    found: list[EgressRule] = []
+    for phase in _PHASES:
+        for rule in names.rules_by_name(compiler.network_of(policy, phase)):
+            if rule.action == "allow" and rule not in found:
+                found.append(rule)
+    return found
 
 
 def host_rows(wanted: Needs) -> bytes:
-    """The lines of /etc/hosts for the names that the policy allows."""
-    rows = [f"{address} {name}\n" for name, some in wanted.hosts.items() for address in some]
+    """The lines of /etc/hosts for names of the policy; not for those that a wildcard of it is about too:
+    their addresses get its rules when the resolver is asked."""
+    wild = [rule.target for rule in wanted.named if names.is_wildcard(rule.target)]
+    rows = [
+        f"{address} {name}\n"
+        for name, some in wanted.hosts.items()
+        if not any(names.matches(target, names.canonical(name)) for target in wild)
+        for address in some
+    ]
     return "".join(rows).encode()
+
+
+RESOLV_CONF = f"nameserver {resolver.ADDRESS}\n".encode()
+"""/etc/resolv.conf of a sandbox with names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +133,29 @@ class Links:
                 self._drop(link)
                 raise
         return link
+
+    def admit(self, link: Link, wanted: Needs, name: str, addresses: Sequence[IpAddress]) -> None:
+        """Let the addresses of a name through that some rule of `wanted.named` is about."""
+        plain = ", ".join(str(one) for one in addresses if one.version == 4)  # the link carries no IPv6
+        if wanted.open or not plain:
+            return
+        lines = [
+            f"add element netdev {link.name} {_set(number)} {{ {plain} }}"
+            for number, rule in enumerate(wanted.named)
+            if names.matches(rule.target, name)
+        ]
+        with self._lock:
+            if self._tables is None:
+                raise SandboxError("the sandbox's link is gone")
+            self._tables.run("\n".join([*lines, ""]))
+
+    def change(self, link: Link, wanted: Needs) -> None:
+        """Let other traffic through, from one packet to the next."""
+        with self._lock:
+            if self._tables is None:
+                raise SandboxError("the sandbox's link is gone")
+            # One text is one transaction (nft(8)): no packet meets an empty chain.
+            self._tables.run(f"flush chain netdev {link.name} out\n{filter_text(link, wanted)}")
 
     def remove(self, link: Link) -> None:
         """Remove a link, if the sandbox's end has not taken it along already."""
@@ -170,11 +224,12 @@ class Links:
 def filter_text(link: Link, wanted: Needs) -> str:
     """nft(8) commands: what may come out of the sandbox's end."""
     lines = [
-        f"table netdev {link.name} {{", "flags owner", "chain out {",
+        f"table netdev {link.name} {{", "flags owner",
+        *([] if wanted.open else map(_empty, range(len(wanted.named)))), "chain out {",
         f'type filter hook ingress device "{link.name}" priority 0; policy drop;',
         "ether type arp accept", f"ip saddr != {link.inside} drop",
     ]  # fmt: skip
-    lines += ["ip version 4 accept"] if wanted.open else _accepted(wanted.rules)
+    lines += ["ip version 4 accept"] if wanted.open else [*_accepted(wanted.rules), *_by_name(wanted.named)]
     return "\n".join([*lines, "}", "}"]) + "\n"
 
 
@@ -187,14 +242,36 @@ def _accepted(rules: Iterable[NetRule]) -> list[str]:
             target = "0.0.0.0/0"
         else:
             target = f"{ipaddress.IPv4Address(rule.prefix[12:])}/{rule.length - 96}"
-        protocol = _PROTOCOLS.get(rule.protocol)
-        words = f"ip daddr {target}"
-        if protocol:
-            words += f" {protocol} dport {rule.port_low}-{rule.port_high}"
-        elif (rule.port_low, rule.port_high) != (0, 65535):
-            words += f" meta l4proto {{ tcp, udp }} th dport {rule.port_low}-{rule.port_high}"
-        lines.append(f"{words} accept")
+        lines.append(_accept(target, rule))
     return lines
+
+
+def _by_name(rules: Sequence[EgressRule]) -> list[str]:
+    nowhere = ipaddress.ip_network("0.0.0.0/32")
+    return [
+        _accept(f"@{_set(number)}", flat)
+        for number, rule in enumerate(rules)
+        for flat in compiler.flat(rule, nowhere)
+    ]
+
+
+def _accept(target: str, rule: NetRule) -> str:
+    protocol = _PROTOCOLS.get(rule.protocol)
+    words = f"ip daddr {target}"
+    if protocol:
+        words += f" {protocol} dport {rule.port_low}-{rule.port_high}"
+    elif (rule.port_low, rule.port_high) != (0, 65535):
+        words += f" meta l4proto {{ tcp, udp }} th dport {rule.port_low}-{rule.port_high}"
+    return f"{words} accept"
+
+
+def _set(number: int) -> str:
+    """The set of the addresses of a rule by name."""
+    return f"n{number}"
+
+
+def _empty(number: int) -> str:
+    return f"set {_set(number)} {{ type ipv4_addr; }}"
 
 
 def masquerade_text(name: str, only_ours: bool) -> str:

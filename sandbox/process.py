@@ -21,6 +21,7 @@ from invigilator.sandbox.instance import ProcessSandbox
 from invigilator.sandbox.launching import Launcher
 from invigilator.sandbox.layer import Layers
 from invigilator.sandbox.machinery import Machinery
+from invigilator.sandbox.resolver.keeper import Resolver
 
 
 class ProcessBackend(Backend):
@@ -47,6 +48,7 @@ class ProcessBackend(Backend):
             root.Roots(self._home / "roots", guarded),
             network.Links(launcher),
             apparmor.Profiles(self._home / "roots" / "apparmor"),
+            Resolver(),
         )
 
     @property
@@ -80,6 +82,7 @@ class ProcessBackend(Backend):
     def close(self) -> None:
         """End every sandbox and the zygote."""
         self._shared.launcher.close()
+        self._shared.resolver.close()
         self._shared.links.close()
         self._shared.profiles.close()
         self._shared.layers.close()

@@ -94,7 +94,8 @@ enum event_phase { PHASE_UNKNOWN = 0, PHASE_SETUP = 1, PHASE_AGENT = 2, PHASE_VE
 enum event_actor { ACTOR_AGENT = 0, ACTOR_PLATFORM = 1 };
 enum event_abi { ABI_NATIVE = 0, ABI_I386 = 1, ABI_X32 = 2 };
 enum diff_change { DIFF_ADDED = 1, DIFF_MODIFIED = 2, DIFF_REMOVED = 3, DIFF_METADATA = 4 };
-enum net_hook { HOOK_CONNECT = 1, HOOK_SENDMSG = 2, HOOK_EGRESS = 3, HOOK_BIND = 4, HOOK_SOCK_CREATE = 5 };
+enum net_hook { HOOK_CONNECT = 1, HOOK_SENDMSG = 2, HOOK_EGRESS = 3, HOOK_BIND = 4, HOOK_SOCK_CREATE = 5,
+		 HOOK_NAME = 6 /* the guard's resolver: text = the rule, path2 = the name asked for */ };
 
 /* What saw or enforced it: a bit set. */
 enum event_tier {

@@ -58,6 +58,7 @@ def libraries() -> Iterator[Finding]:
     for name, extra, gives in (
         ("numpy", "node", "reading events"),
         ("pyarrow", "node", "segments"),
+        ("dns", "node", "names for sandboxes"),
         ("clickhouse_connect", "serve", "the store"),
         ("chdb", "serve", "the embedded store"),
         ("fastapi", "serve", "the API"),
