@@ -80,6 +80,10 @@ REGISTRATION = np.dtype(
     ]
 )
 
+PLACED = np.dtype(
+    [("fd", "<u4"), ("hash", "<u4"), ("counted", "<u4"), ("reserved", "<u4"), ("place", "<u8")],
+)
+
 TAKEN = np.dtype(
     [
         ("slot", "<u4"),

@@ -13,6 +13,7 @@ import numpy as np
 from .events import EVENT, Records
 from .layout import MAX_SLOTS, SLOT, TASK
 from .loader import BTF_KIND_TYPEDEF, Kernel, check_layout, kernel_has
+from .names import find_table
 
 TRACING = (
     "dispatch",
@@ -74,6 +75,9 @@ def prepare(kernel: Kernel, sizes: Mapping[str, int]) -> None:
     for program in WHERE_FOUND.keys() - set(found):
         kernel.leave_out(program)
     kernel.load()
+    table, shift = find_table(kernel)
+    kernel.variable(".bss", "name_table", np.uint64)[0] = table
+    kernel.variable(".bss", "name_shift", np.uint32)[0] = shift
     for program in (*TRACING, *found):
         kernel.attach(program)
 

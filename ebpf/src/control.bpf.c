@@ -91,3 +91,32 @@ int control_take(struct taken *taken)
 	taken->file_total = slot->files.total;
 	return 0;
 }
+
+/* Of an open file's name: where the kernel keeps it among names, its hash, and the hash as counted here. */
+struct placed { __u32 fd, hash, counted, reserved; __u64 place; };
+
+SEC("syscall")
+int control_placed(struct placed *placed)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	struct files_struct *files = GET(task, files);
+	struct fdtable *table = GET(files, fdt);
+	struct scratch *s = scratch();
+	struct road *r = road();
+	struct file *file = NULL;
+	struct dentry *dentry;
+
+	if (!s || !r)
+		return -1;
+	bpf_probe_read_kernel(&file, sizeof(file), GET(table, fd) + placed->fd);
+	if (!file)
+		return -1;
+	dentry = GET(file, f_path.dentry);
+	bpf_probe_read_kernel_str(r->text, NAME_WORDS * 8, GET(dentry, d_name.name));
+	s->way.dentry = number_of(s, GET(dentry, d_parent));
+	measure_name(s, r, 0);
+	placed->hash = GET(dentry, d_name.hash);
+	placed->counted = s->way.hash;
+	placed->place = (__u64)GET(dentry, d_hash.pprev);
+	return 0;
+}

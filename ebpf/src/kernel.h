@@ -44,6 +44,7 @@ typedef struct seqcount seqcount_t;
 struct seqcount_spinlock { seqcount_t seqcount; };
 typedef struct seqcount_spinlock seqcount_spinlock_t;
 struct hlist_bl_node { struct hlist_bl_node *next, **pprev; };
+struct hlist_bl_head { struct hlist_bl_node *first; };
 struct list_head { struct list_head *next; };
 struct hlist_node { struct hlist_node *next; };
 struct hlist_head { struct hlist_node *first; };

@@ -84,7 +84,7 @@ struct gather { __u64 pointers; __u32 width, length, count, cut; };    /* over a
 /* Along a name that a process said (resolve.h): where it is now, the text still to go, what is looked at. */
 struct way {
 	__u64 dentry, mount, root, root_mount, other, child, hash;
-	__u32 at, name, length, last_name, looked, links, state, last;
+	__u32 at, name, length, last_name, looked, links, state, last, sought, again;
 };
 
 #define PIECES 4

@@ -2,14 +2,14 @@
 /*
  * What a name led to. A call by name has resolved it just before, so every folder and link on the way is in the
  * kernel's name cache: it is followed there once more, through mounts and symbolic links, without a lock. Where
- * a step is not found (evicted, a link whose text is not in memory, too many neighbours), what the process said
- * stands, as it does where another thread changed the way meanwhile.
+ * a step is not found (evicted, a link whose text is not in memory), what the process said stands, as it does where
+ * another thread changed the way meanwhile.
  */
 #pragma once
 
 #include "links.h"
 
-#define STEPS_MAX 4096
+#define STEPS_MAX 16384 /* the longest path is 2,048 names, each of some five steps */
 #define MOUNTED_BEFORE_6_14 0x00010000
 
 static __always_inline __u32 mounted_flag(void)
@@ -51,6 +51,8 @@ static __always_inline enum tread look_for_mount(struct scratch *s)
 	other = (struct mount *)(list - bpf_core_field_offset(struct mount, mnt_child));
 	if (number_of(s, GET(other, mnt_mountpoint)) != s->way.dentry) {
 		s->way.other = number_of(s, GET(other, mnt_child.next));
+		if (s->way.other == list) /* unmounted meanwhile: it leads nowhere but to itself */
+			s->way.other = number_of(s, GET(here, mnt_mounts.next));
 		return TREAD_MOUNTS;
 	}
 	s->way.mount = number_of(s, other) + bpf_core_field_offset(struct mount, mnt);
@@ -87,6 +89,7 @@ static long tread(__u32 i, void *unused)
 	here = (struct dentry *)s->way.dentry;
 	switch (s->way.state) {
 	case TREAD_NEXT: s->way.state = next_name(s, r, here); break;
+	case TREAD_CHAIN: s->way.state = search_chain(s); break;
 	case TREAD_SEARCH: s->way.state = search(s); break;
 	case TREAD_CHECK: s->way.state = check(s, r); break;
 	case TREAD_ENTER: s->way.state = enter(s, r, here); break;
@@ -120,7 +123,7 @@ __noinline int follow_way(int folder, __u64 pointer, __u32 last)
 	struct road *r = road();
 	struct fs_struct *fs;
 
-	if (!s || !r || !pointer || !bpf_core_field_exists(((struct dentry *)0)->d_children))
+	if (!s || !r || !pointer)
 		return 0;
 	if (bpf_probe_read_user_str(r->text, PATH_BYTES, (void *)pointer) <= 1)
 		return 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* The way that a name says: its text, and the names on it looked up among a folder's children in the name cache. */
+/* The way that a name says: its text, and the names on it looked up in the kernel's name cache, as the kernel does. */
 #pragma once
 
 #include "record.h"
 
 #define ROAD_HALF 8192      /* two texts of the way still to go: a link's target goes before the rest, into the other */
-#define NEIGHBOURS_MAX 8192 /* names looked at in one call: some 0.2 ms, in which its CPU does nothing else */
+#define NEIGHBOURS_MAX 8192 /* names looked at one by one in one call: 0.2 ms, in which its CPU does nothing else */
 
 /* How a call takes the last name of its path. */
 enum last_name {
@@ -33,20 +33,17 @@ static __always_inline struct road *road(void)
 	return bpf_map_lookup_elem(&roads, &zero);
 }
 
-/* Names found before, a CPU: folder and child. The child is looked at again: it may have gone or moved. */
-#define FOUND 1024
-struct found { __u64 folder, child; };
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, FOUND);
-	__type(key, __u32);
-	__type(value, struct found);
-} founds SEC(".maps");
+#define AT_ONCE 16 /* names looked at in one step */
 
-#define AT_ONCE 16 /* neighbours looked at in one step */
+enum tread { TREAD_NEXT, TREAD_CHAIN, TREAD_SEARCH, TREAD_CHECK, TREAD_ENTER, TREAD_MOUNTS, TREAD_UP, TREAD_END,
+	     TREAD_ABSENT, TREAD_LOST };
 
-enum tread { TREAD_NEXT, TREAD_SEARCH, TREAD_CHECK, TREAD_ENTER, TREAD_MOUNTS, TREAD_UP, TREAD_END, TREAD_ABSENT,
-	     TREAD_LOST };
+/*
+ * The kernel's table of names by their hash: its address and how far a hash is shifted to be a place in it. The
+ * kernel tells neither; user space finds them out (names.py). 0: not found, a folder's names are searched one by one.
+ */
+__u64 name_table;
+__u32 name_shift;
 
 static __always_inline char road_at(struct road *r, __u32 at)
 {
@@ -92,33 +89,56 @@ static __always_inline __u64 end_in(__u64 word)
 	return ends & -ends;
 }
 
-/* The length of the name that begins at `at`, and a hash of its beginning. */
+/* fs/namei.c: HASH_MIX and fold_hash of 64-bit kernels. */
+#define HASH_FOLD 0x61c8864680b583ebull
+#define turned(x, by) ((x) << (by) | (x) >> (64 - (by)))
+
+/* The name that begins at `at`: its length, and its hash in the folder, as the kernel counts it. */
 static __always_inline void measure_name(struct scratch *s, struct road *r, __u32 at)
 {
-	__u64 mixed = s->way.dentry, word, end = 0;
+	__u64 x = 0, y = s->way.dentry, word, end = 0;
 	int i;
 
 	s->way.length = 0;
 	for (i = 0; i < NAME_WORDS && !end; i++) {
 		word = word_at(r, at + i * 8);
 		end = end_in(word);
-		if (end)
-			word &= (end - 1) >> 7;
-		mixed = (mixed ^ word) * 0x9e3779b97f4a7c15ull;
-		mixed ^= mixed >> 29;
-		s->way.length += 8;
+		if (end) {
+			x ^= word & (end - 1) >> 7;
+		} else {
+			x ^= word;
+			y ^= x;
+			x = turned(x, 12) + y;
+			y = turned(y, 45) * 9;
+			s->way.length += 8;
+		}
 	}
 	for (; end > 0x80; end >>= 8)
 		s->way.length++;
-	s->way.length -= 8;
-	s->way.hash = mixed;
+	s->way.hash = (y ^ x * HASH_FOLD) * HASH_FOLD >> 32 | (__u64)s->way.length << 32;
 }
 
-static __always_inline struct found *found_before(struct scratch *s)
+/* The first name of the chain where the name would be. */
+static __always_inline __u64 chain(struct scratch *s)
 {
-	__u32 at = (s->way.hash >> 32) & (FOUND - 1);
+	struct hlist_bl_head *head = (void *)(name_table + ((__u32)s->way.hash >> (name_shift & 31)) * 8);
 
-	return bpf_map_lookup_elem(&founds, &at);
+	return number_of(s, GET(head, first)) & ~1ull; /* bit 0 is the chain's lock */
+}
+
+#define DCACHE_OP_HASH 1 /* linux/dcache.h: the file system has a hash of its own */
+
+static __always_inline enum tread begin_search(struct scratch *s, struct dentry *here)
+{
+	s->way.again = 0;
+	if (name_table && !(GET(here, d_flags) & DCACHE_OP_HASH)) {
+		s->way.other = chain(s);
+		return s->way.sought = TREAD_CHAIN;
+	}
+	if (!bpf_core_field_exists(((struct dentry *)0)->d_children))
+		return TREAD_LOST;
+	s->way.other = number_of(s, GET(here, d_children.first));
+	return s->way.sought = TREAD_SEARCH;
 }
 
 /* Where the next name begins, and what sort it is. */
@@ -126,7 +146,6 @@ static __always_inline enum tread next_name(struct scratch *s, struct road *r, s
 {
 	__u32 at = s->way.at;
 	char c = road_at(r, at);
-	struct found *found;
 
 	if (c == '/') {
 		s->way.at = at + 1;
@@ -146,13 +165,32 @@ static __always_inline enum tread next_name(struct scratch *s, struct road *r, s
 	measure_name(s, r, at);
 	if (s->way.last == LAST_GONE && at >= s->way.last_name)
 		return TREAD_ABSENT;
-	s->way.other = number_of(s, GET(here, d_children.first));
-	found = found_before(s);
-	if (found && found->folder == s->way.dentry) {
-		s->way.child = found->child;
-		return TREAD_CHECK;
+	return begin_search(s, here);
+}
+
+/*
+ * In the chain, the next that has the folder and the hash. A name that moves to another chain while it is looked at
+ * leads astray: what is not found is sought once more.
+ */
+static __always_inline enum tread search_chain(struct scratch *s)
+{
+	__u64 other = s->way.other;
+	struct dentry *child;
+	int i;
+
+	for (i = 0; i < AT_ONCE && other; i++) {
+		child = (struct dentry *)(other - bpf_core_field_offset(struct dentry, d_hash));
+		other = number_of(s, GET(child, d_hash.next));
+		if (number_of(s, GET(child, d_parent)) == s->way.dentry && GET(child, d_name.hash_len) == s->way.hash) {
+			s->way.child = number_of(s, child);
+			s->way.other = other;
+			return TREAD_CHECK;
+		}
 	}
-	return TREAD_SEARCH;
+	if (!other && s->way.again++)
+		return TREAD_ABSENT;
+	s->way.other = other ?: chain(s);
+	return TREAD_CHAIN;
 }
 
 /* Among the neighbours, the next whose name has the right length. */
@@ -162,7 +200,7 @@ static __always_inline enum tread search(struct scratch *s)
 	struct dentry *child;
 	int i;
 
-	if (s->way.looked >= NEIGHBOURS_MAX)
+	if (!bpf_core_field_exists(((struct dentry *)0)->d_sib) || s->way.looked >= NEIGHBOURS_MAX)
 		return TREAD_ABSENT;
 	for (i = 0; i < AT_ONCE; i++) {
 		if (!other)
@@ -184,15 +222,9 @@ static __always_inline enum tread search(struct scratch *s)
 static __always_inline enum tread check(struct scratch *s, struct road *r)
 {
 	struct dentry *child = (struct dentry *)s->way.child;
-	struct found *found;
 
 	if (number_of(s, GET(child, d_parent)) != s->way.dentry || !has_name(r, child, s->way.at, s->way.length))
-		return TREAD_SEARCH;
-	found = found_before(s);
-	if (found) {
-		found->folder = s->way.dentry;
-		found->child = s->way.child;
-	}
+		return s->way.sought;
 	s->way.at += s->way.length;
 	s->way.dentry = s->way.child;
 	return TREAD_ENTER;
