@@ -87,6 +87,7 @@ class Kind(enum.IntEnum):
     CANARY = 125
     CANARY_MATCH = 126
     GIT_FUTURE = 127
+    POLICY = 128
 
 
 class EventClass(enum.IntEnum):

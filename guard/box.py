@@ -13,7 +13,8 @@ from typing import Literal
 from invigilator.guard.link import Link, Request
 from invigilator.guard.order import ActorName, CommandOrder, CommandResult
 from invigilator.guard.pipes import Pipes
-from invigilator.profiles.policy import PhaseName
+from invigilator.incidents.records import PolicyChange
+from invigilator.profiles.policy import PhaseName, Policy
 
 Command = str | Sequence[str | bytes]
 
@@ -106,6 +107,12 @@ class Box:
         """End the present phase and begin another: setup, then agent, then verify. Without a call, the first
         command of who began the rollout begins phase agent."""
         await self._link.ask("phase", phase=name)
+
+    async def change_policy(self, policy: Policy) -> PolicyChange:
+        """Put another policy in force on what runs, as far as the kernel lets that be: what became of each
+        tier, and of coverage. The verdict stays by the policy that the rollout began with."""
+        answer = await self._link.ask("policy", policy=policy.model_dump(mode="json"))
+        return PolicyChange.model_validate(answer["change"])
 
     async def write_file(self, path: str, content: bytes | str, *, mode: int = 0o644) -> None:
         """Put a file into the sandbox."""

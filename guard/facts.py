@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -213,6 +213,11 @@ class Recorder:
                 self._limits[hit.limit] = hit.value
                 cls = EventClass.DENIAL if hit.limit in COUNTED else EventClass.OUTPUT
                 self._emit(Kind.LIMIT, text=hit.limit.encode(), a0=hit.value, a1=hit.maximum, cls=cls)
+
+    def policy_changed(self, confinement: str, tiers: Mapping[str, str]) -> None:
+        """Another policy was put in force: its version, and what became of each tier."""
+        became = "; ".join(f"{tier} {state}" for tier, state in sorted(tiers.items()))
+        self._emit(Kind.POLICY, text=confinement.encode(), path2=became.encode())
 
     def sensor_losses(self, loss: Loss) -> None:
         """The sandbox made events faster than they could be kept: what was lost by its own rate, not by

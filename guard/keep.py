@@ -18,11 +18,13 @@ import pyarrow as pa
 from invigilator.guard import verdict
 from invigilator.guard.failed import failed_report
 from invigilator.guard.order import SandboxOrder
-from invigilator.incidents.records import Report
+from invigilator.incidents.records import PolicyRef, PolicyVersions, Report
 from invigilator.incidents.rows import DetectorRow, Step, detector_rows, policy_rows, report_rows
 from invigilator.incidents.spool import Spool, SpoolError
 from invigilator.incidents.stamp import wall_offset_ns
 from invigilator.profiles import canonical
+from invigilator.profiles.canonical import policy_versions
+from invigilator.profiles.policy import Policy
 
 LINGER_S = 0.25
 """How long verdicts gather before they are written, while the store has not taken the last ones."""
@@ -64,6 +66,12 @@ class Keeper:
         ids = self._write({name: rows for name, rows in tables.items() if rows.num_rows})
         self._known_policies.add(_policy_key(report))
         return ids
+
+    def keep_policy(self, policy: Policy) -> None:
+        """Store a policy that no verdict refers to, so that its version can be looked up."""
+        ref = PolicyRef(name=policy.name, versions=PolicyVersions(**policy_versions(policy)._asdict()))
+        text = canonical.dumps(policy.model_dump(mode="json")).decode()
+        self._write({"policies": policy_rows(ref, text)})
 
     def _write(self, tables: Mapping[str, pa.Table]) -> list[uuid.UUID]:
         mine = _Waiting(tables)

@@ -86,8 +86,8 @@ def arm(
 ) -> None:
     """Of a started sandbox: require what the policy does, put network rules in force, begin the record."""
     sensor, policy = services.sensor, order.policy
-    _require_tiers(policy, sandbox.enforcement())
-    _refuse_unenforced(policy, sandbox.enforcement())
+    require_tiers(policy, sandbox.enforcement())
+    refuse_unenforced(policy, sandbox.enforcement())
 
     def tell_mounts(mounts: Sequence[Mount]) -> None:
         sensor.set_mounts(watch.slot, [(one.dev, one.fs_root, one.mount_point) for one in mounts])
@@ -138,7 +138,7 @@ def _require_fitting(order: SandboxOrder) -> None:
         raise RolloutError(f"backend {order.backend} takes no image", fix="give --backend container")
 
 
-def _refuse_unenforced(policy: Policy, enforcement: Mapping[str, str]) -> None:
+def refuse_unenforced(policy: Policy, enforcement: Mapping[str, str]) -> None:
     """No sandbox under a policy that says denied where nothing denies."""
     if policy.mode != "enforce" or enforcement.get("apparmor") == "enforce":
         return
@@ -149,7 +149,7 @@ def _refuse_unenforced(policy: Policy, enforcement: Mapping[str, str]) -> None:
         )
 
 
-def _require_tiers(policy: Policy, enforcement: Mapping[str, str]) -> None:
+def require_tiers(policy: Policy, enforcement: Mapping[str, str]) -> None:
     missing = [tier for tier in policy.require if enforcement.get(tier) != "enforce"]
     if missing and policy.mode == "enforce":
         raise RolloutError(

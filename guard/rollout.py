@@ -11,6 +11,8 @@ from pathlib import Path
 
 from invigilator.ebpf.events import Actor
 from invigilator.guard import canary
+from invigilator.guard.changing import change
+from invigilator.guard.errors import GuardError
 from invigilator.guard.facts import Recorder, Survivor
 from invigilator.guard.failed import failed_report
 from invigilator.guard.folders import require_same
@@ -22,11 +24,11 @@ from invigilator.guard.progress import Progress, Running
 from invigilator.guard.services import Services
 from invigilator.guard.settling import SHIP_WAIT_S, settle
 from invigilator.guard.verdict import Course, judge
-from invigilator.incidents.records import Report
+from invigilator.incidents.records import PolicyChange, Report
 from invigilator.incidents.spool import SpoolError
 from invigilator.incidents.stamp import wall_offset_ns
-from invigilator.profiles.policy import Limits, PhaseName
-from invigilator.sandbox.base import ExitStatus, LimitHit, Sandbox, Streams
+from invigilator.profiles.policy import Limits, PhaseName, Policy
+from invigilator.sandbox.base import ExitStatus, LimitHit, Sandbox, SandboxError, Streams
 
 _log = logging.getLogger("invigilator.rollout")
 
@@ -43,6 +45,8 @@ class Rollout:
         self._services = services
         self._lock = threading.RLock()
         self._progress = Progress()
+        self._policy = order.policy
+        self._changes: list[PolicyChange] = []
         self._canaries = canary.draw(order.policy.filesystem.canaries)
         self._sandbox: Sandbox | None = None
         self._watch: Watch | None = None
@@ -164,6 +168,22 @@ class Rollout:
             self._facts.limits([LimitHit("ttl", ttl, ttl)])
             self._box.end_processes()
 
+    def change_policy(self, policy: Policy) -> PolicyChange:
+        """Put another policy in force on what runs; the verdict stays by the one that it began with."""
+        with self._lock:
+            self._require_open()
+            self._services.keeper.keep_policy(policy)
+            try:
+                changed = change(self._services, self._box, self._watching, self._policy, policy)
+            except (GuardError, SandboxError):
+                raise
+            except Exception as error:
+                self.fail(f"its policy could be changed in part only: {error}")
+                raise
+            self._policy = policy
+            self._changes.append(changed)
+            return changed
+
     def write_file(self, path: str, content: bytes, mode: int) -> None:
         """Put a file into the sandbox."""
         with self._lock:
@@ -198,7 +218,7 @@ class Rollout:
 
     @property
     def _limits(self) -> Limits:
-        return self.order.policy.limits
+        return self._policy.limits
 
     @property
     def _box(self) -> Sandbox:
@@ -301,7 +321,7 @@ class Rollout:
         evidence = settle(self._services, watching, self.fail)
         if self.order.copy_back and self.order.workspace:
             self._attempt("the workspace could not be copied back", box.copy_back)
-        course = Course(str(self.sandbox_id), progress, box.enforcement())
+        course = Course(str(self.sandbox_id), progress, box.enforcement(), self._changes)
         report = judge(self.order, course, evidence)
         try:
             offset = watching.watched.origin.wall_offset_ns or 0

@@ -29,6 +29,7 @@ from invigilator.guard.rollout import Rollout
 from invigilator.guard.services import Services
 from invigilator.guard.wire import PROTOCOL, Channel, Message, WireError
 from invigilator.incidents.spool import SpoolError
+from invigilator.profiles.policy import Policy
 from invigilator.sandbox.base import SandboxError
 
 _log = logging.getLogger("invigilator.session")
@@ -71,6 +72,7 @@ class Session:
             "create": self._create,
             "join": self._join,
             "phase": self._phase,
+            "policy": self._policy,
             "exec": self._exec,
             "signal": self._signal,
             "resize": self._resize,
@@ -143,6 +145,12 @@ class Session:
         rollout, joined = self._need(), self._joined is not None
         await self._wait(lambda: rollout.begin(body["phase"], by_another=joined))
         return {}
+
+    async def _policy(self, body: Body, _: tuple[int, ...]) -> Body:
+        rollout = self._need()
+        policy = Policy.model_validate(body["policy"])
+        changed = await self._make(lambda: rollout.change_policy(policy))
+        return {"rollout_id": rollout.order.rollout_id, "change": changed.model_dump(mode="json")}
 
     async def _exec(self, body: Body, descriptors: tuple[int, ...]) -> Body:
         rollout, number = self._need(), int(body["id"])

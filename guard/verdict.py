@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
@@ -19,6 +19,7 @@ from invigilator.incidents.records import (
     EnforcementState,
     EventCounts,
     Incident,
+    PolicyChange,
     Report,
     Status,
 )
@@ -32,13 +33,14 @@ class Course:
     sandbox_id: str
     progress: Progress
     enforcement: Mapping[str, str]
+    changes: Sequence[PolicyChange] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known of a sandbox when it is judged. `final`: its cgroup is empty and every ring has been read
     past what it had produced by then. `unjudged`: why its events could not be judged, if so.
-    `denial`: whether all refusals are in the record."""
+    `denial`: whether all refusals are in the record. `holes`: classes of which not all was watched."""
 
     incidents: Sequence[Incident]
     final: bool
@@ -48,11 +50,13 @@ class Evidence:
     watermark: int
     unjudged: str | None = None
     denial: CoverageState = "disabled"
+    holes: Collection[str] = ()
 
 
 def judge(order: SandboxOrder, course: Course, evidence: Evidence) -> Report:
     """The verdict on a rollout."""
-    states = coverage(order.policy, evidence)
+    states = _left(course.changes, coverage(order.policy, evidence))
+    incidents = _judged(evidence.incidents, course.changes)
     failure = course.progress.failure or evidence.unjudged
     status: Status = (
         "failed" if failure else "partial" if penalty.is_partial(order.policy, states) else "final"
@@ -66,6 +70,7 @@ def judge(order: SandboxOrder, course: Course, evidence: Evidence) -> Report:
         backend=order.backend,
         labels=order.labels,
         policy=policy_ref(order),
+        policy_changes=list(course.changes),
         started_at=course.progress.started_at,
         ended_at=datetime.now(UTC),
         phases=list(course.progress.phases),
@@ -82,8 +87,8 @@ def judge(order: SandboxOrder, course: Course, evidence: Evidence) -> Report:
             shipped=evidence.shipped,
             lost_by={f"{name}/{reason}": lost for (name, reason), lost in loss.lost_by.items() if lost},
         ),
-        incidents=penalty.marked(evidence.incidents, order.policy),
-        penalty=penalty.compute(evidence.incidents, order.policy, states, status),
+        incidents=penalty.marked(incidents, order.policy),
+        penalty=penalty.compute(incidents, order.policy, states, status),
     )
 
 
@@ -106,11 +111,32 @@ def coverage(policy: Policy, evidence: Evidence) -> dict[str, CoverageState]:
             states[name] = "degraded"
         elif lost:
             states |= _all(states, "degraded")
+    states |= dict.fromkeys(evidence.holes, "degraded")
     if evidence.loss.unattributed:
         states |= _all(states, "degraded")
     if not evidence.final or evidence.unjudged:
         states |= _all(states, "failed")
     return states
+
+
+def _left(changes: Sequence[PolicyChange], states: dict[str, CoverageState]) -> dict[str, CoverageState]:
+    """Coverage with what changes of the policy left of it."""
+    for name in {name for change in changes for name in change.degraded if states[name] == "ok"}:
+        states[name] = "degraded"
+    return states
+
+
+def _judged(incidents: Sequence[Incident], changes: Sequence[PolicyChange]) -> list[Incident]:
+    """The incidents, only shown where they rest on a class in which more was allowed by then."""
+    known = registry()
+
+    def doubtful(one: Incident) -> bool:
+        needs = (
+            {need.name.lower() for need in known[one.detector.id].needs} if one.detector.id in known else {""}
+        )
+        return any(one.last_at >= change.at and needs & {*change.allows_more} for change in changes)
+
+    return [one.model_copy(update={"monitor_only": True}) if doubtful(one) else one for one in incidents]
 
 
 def enabled(policy: Policy) -> dict[str, type[Detector]]:

@@ -122,6 +122,23 @@ class PolicyRef(Record):
     versions: PolicyVersions
 
 
+class PolicyChange(Record):
+    """Another policy that was put in force on a sandbox while it ran. The verdict stays by the policy of the
+    report.
+
+    `tiers`: what became of each: `changed`, `unchanged`, `new commands only`, `not changed`. `degraded`:
+    classes of events that are judged by what has changed. `allows_more`: those of them in which more is
+    allowed now; what is found in them later may have been allowed, and is only shown.
+    """
+
+    at: datetime
+    name: str
+    confinement: str
+    tiers: dict[str, str]
+    degraded: list[str] = []
+    allows_more: list[str] = []
+
+
 class EventCounts(Record):
     """`produced = stored + lost`; `lost_by` is keyed "class/reason"."""
 
@@ -143,6 +160,7 @@ class Report(Record):
     backend: str
     labels: dict[str, str] = {}
     policy: PolicyRef
+    policy_changes: list[PolicyChange] = []
     started_at: datetime
     ended_at: datetime
     phases: list[PhaseRecord]

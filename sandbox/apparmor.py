@@ -23,7 +23,7 @@ from invigilator.profiles.apparmor import Layout, ParserMissingError, Profile, b
 from invigilator.profiles.apparmor.parser import CompileError
 from invigilator.profiles.errors import PolicyError
 from invigilator.profiles.policy import PhaseName, Policy
-from invigilator.sandbox.base import SandboxError
+from invigilator.sandbox.base import Became, SandboxError
 
 KERNEL = Path("/sys/kernel/security/apparmor")
 """Where securityfs shows AppArmor (Documentation/admin-guide/LSM/apparmor.rst)."""
@@ -162,6 +162,35 @@ class Profiles:
                 if self._current(first) == name:
                     self._swapped[first] = self._swapped.get(first, 0) + 1
 
+    def change(
+        self, running: Phases, old: Policy, new: Policy, layout: Layout | None = None
+    ) -> tuple[Became, Phases]:
+        """Put another policy in force for one sandbox: what became of it, and the profiles that its commands
+        enter from now on. Those are others, to be given back too, where the old cannot get the new rules:
+        other sandboxes are in them, or phases share one that the new policy tells apart."""
+        with self._lock:
+            before, after = (self._compiled(one, layout or Layout()) for one in (old, new))
+            if all(before[phase].name == after[phase].name for phase in running):
+                return "unchanged", running
+            alone = all(self._users[name] == 1 and self._is_ours(name) for name in set(running.values()))
+        if alone and _fits(running, after):
+            self.swap(running, new, layout)
+            return "changed", running
+        return "new commands only", self.take(new, layout)
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether no other agent of this machine holds a profile."""
+        lock = self._loaded.get(name)
+        if lock is None:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        return True
+
     def observed(self, phases: Phases) -> State:
         """What is in force for a sandbox with these profiles: the weakest of them, as the kernel tells it."""
         now = tier().state
@@ -240,6 +269,14 @@ class Profiles:
         if lock is None:
             return
         _let_go(name, lock)
+
+
+def _fits(running: Phases, others: Mapping[PhaseName, Profile]) -> bool:
+    """Whether phases that share a profile shall share one."""
+    wanted: dict[str, str] = {}
+    return all(
+        wanted.setdefault(name, others[phase].name) == others[phase].name for phase, name in running.items()
+    )
 
 
 def _named(profile: Profile, name: str) -> Profile:

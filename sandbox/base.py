@@ -237,6 +237,12 @@ class Sandbox(abc.ABC):
         """As `read_file`, at most `limit_bytes` from the file's beginning, however large it is."""
         return self.read_file(path, limit_bytes)
 
+    def change(self, policy: Policy) -> Mapping[str, Became]:
+        """Put another policy in force on the sandbox while it runs: what became of each tier. Its network's
+        rules by phase are the sensor's, and not changed here. `SandboxError`, with nothing changed, where
+        the sandbox cannot be what the policy needs."""
+        raise UnavailableError("this backend changes no sandbox that runs: start a new one")
+
     @abc.abstractmethod
     def copy_back(self) -> None:
         """Bring the workspace's changes to the host folder as its owner, without setuid bits, devices or

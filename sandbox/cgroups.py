@@ -199,6 +199,19 @@ class Cgroups:
                 _write_limits(made.v1[controller], files)
         return made
 
+    def change(self, made: SandboxCgroups, limits: LimitValues) -> None:
+        """Other limits for a sandbox that runs. `SandboxError` where the kernel takes one not, as where more
+        memory is in use; those before it are in force then."""
+        self._limit_v2(made.limited, limits)
+        for controller, files in limits.v1().items():
+            # Both limits of memory are of one value, and that with swap may never be the lower one.
+            rising = limits.memory_bytes > made.limits.memory_bytes
+            if folder := made.v1.get(controller):
+                _write_limits(folder, dict(reversed(files.items())) if rising else files)
+            elif controller in self._v1 and not _pointless(controller, limits):
+                raise SandboxError(f"the sandbox was made without a limit of {controller}")
+        made.limits = limits
+
     def sweep(self) -> int:
         """Remove what dead agents left; the number of sandboxes removed."""
         return sum(

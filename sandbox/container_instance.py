@@ -12,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import replace
 
 from invigilator.profiles import limits as limit_compiler
+from invigilator.profiles.policy import Policy
 from invigilator.sandbox import hidden, masks, network, root
-from invigilator.sandbox.base import SandboxError, SandboxSpec
+from invigilator.sandbox.base import Became, SandboxError, SandboxSpec, UnavailableError
 from invigilator.sandbox.container_recipe import Furnishing
 from invigilator.sandbox.engine import PAUSE, Container, Engine, Image, Wanted
 from invigilator.sandbox.instance import ProcessSandbox
@@ -34,6 +36,10 @@ class ContainerSandbox(ProcessSandbox):
         self._container: Container | None = None
         self._image: Image | None = None
         super().__init__(spec, shared)
+
+    def change(self, policy: Policy) -> Mapping[str, Became]:
+        """See the contract: the container's own limits and network are Docker's."""
+        raise UnavailableError("the policy of a container that runs is not changed: start a new one")
 
     def remove(self) -> None:
         """See the contract."""

@@ -9,13 +9,15 @@ import signal
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from invigilator.profiles import limits as limit_compiler
-from invigilator.profiles.policy import PhaseName
+from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox import (
     apparmor,
     changes,
+    changing,
     confinement,
     files,
     hidden,
@@ -29,6 +31,7 @@ from invigilator.sandbox import (
 )
 from invigilator.sandbox.base import (
     Actor,
+    Became,
     Change,
     LimitHit,
     Mount,
@@ -74,6 +77,8 @@ class ProcessSandbox(Sandbox):
         """What `copy_back` left behind, each with the reason."""
         self._baseline: dict[bytes, changes.State] = {}
         self._profiles: apparmor.Phases = {}
+        self._former: list[apparmor.Phases] = []
+        self._network = network.Needs(False, False, ())
         try:
             with telling("make the sandbox"):
                 self._prepare()
@@ -248,6 +253,19 @@ class ProcessSandbox(Sandbox):
         """See the contract."""
         return files.read_beginning(self._root, path, limit_bytes)
 
+    def change(self, policy: Policy) -> Mapping[str, Became]:
+        """See the contract."""
+        self._handle(Slot.INIT)
+        running = changing.Running(
+            self._shared, self._groups, self._link, self._network, self._profiles, self.spec.policy
+        )
+        changed = changing.change(running, policy)
+        if changed.profiles is not self._profiles:
+            self._former.append(self._profiles)
+            self._profiles = changed.profiles
+        self._network, self.spec = changed.needs, replace(self.spec, policy=policy)
+        return changed.tiers
+
     def copy_back(self) -> None:
         """See the contract."""
         assert self._layer is not None
@@ -277,7 +295,8 @@ class ProcessSandbox(Sandbox):
                 self._shared.layers.discard(self._layer)
             if self._range:
                 self._shared.ids.give_back(self._range)
-            self._shared.profiles.give_back(self._profiles)
+            for phases in (self._profiles, *self._former):
+                self._shared.profiles.give_back(phases)
         self._removed = True
 
     @property

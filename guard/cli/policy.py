@@ -23,7 +23,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 group = typer.Typer(
     cls=Ordered,
     name="policy",
-    help="Check, show, explain, compare, compile, import, learn and prove policies.",
+    help="Check, show, explain, compare, compile, import, learn, prove and apply policies.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -55,10 +55,11 @@ class Action(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
-    from invigilator.guard.cli import learn, policy_artefacts
+    from invigilator.guard.cli import learn, policy_apply, policy_artefacts
 
     policy_artefacts.register(group)
     learn.register(group)
+    policy_apply.register(group)
     app.add_typer(group)
 
 

@@ -14,7 +14,7 @@ import pytest
 from uml_boxes import Box
 
 from invigilator.profiles.apparmor import Layout, Profile
-from invigilator.profiles.policy import PhaseName, Policy
+from invigilator.profiles.policy import Limits, PhaseName, Policy
 from invigilator.sandbox import apparmor
 from invigilator.sandbox.base import SandboxError, SandboxSpec
 from invigilator.sandbox.process import ProcessBackend
@@ -130,7 +130,7 @@ def test_a_running_one_changes_where_asked_and_the_next_of_the_first_policy_does
     runner.start()
     while box.run("test", "-e", "started").code:
         pass
-    profiles.swap(box.sandbox._profiles, Policy(name="two"))
+    assert box.sandbox.change(Policy(name="two"))["apparmor"] == "changed"
     runner.join(30)
     assert told[0].startswith("free\n")
     assert told[0].endswith("bound\n")
@@ -138,6 +138,29 @@ def test_a_running_one_changes_where_asked_and_the_next_of_the_first_policy_does
     for later in a_box(backend, Policy(name="one")):
         assert "Permission denied" in later.sh("echo x > one-agent-file").text
         assert later.sh("echo x > two-agent-file").code == 0
+
+
+def test_where_another_sandbox_has_the_profile_too_new_commands_alone_are_bound(
+    profiles: apparmor.Profiles, box: Box, backend: ProcessBackend
+) -> None:
+    first = name_of("agent")
+    for other in a_box(backend, Policy(name="one")):
+        assert box.sandbox.change(Policy(name="two"))["apparmor"] == "new commands only"
+        assert "Permission denied" in box.sh("echo x > two-agent-file").text
+        assert box.sh("echo x > one-agent-file").code == 0
+        assert "Permission denied" in other.sh("echo x > one-agent-file").text
+        assert other.sh("echo x > two-agent-file").code == 0
+    assert first in apparmor.modes()
+    assert box.sandbox.enforcement()["apparmor"] == "enforce"
+
+
+def test_the_same_rules_again_change_nothing(profiles: apparmor.Profiles, box: Box) -> None:
+    before = _revisions(name_of("agent"))
+    tiers = box.sandbox.change(Policy(name="one", limits=Limits(pids=99)))
+    assert (tiers["apparmor"], tiers["cgroup"]) == ("unchanged", "changed")
+    assert _revisions(name_of("agent")) == before
+    assert "Permission denied" in box.sh("echo x > one-agent-file").text
+    assert (box.sandbox._groups.limited / "pids.max").read_text() == "99\n"
 
 
 def test_profiles_are_shared_and_loaded_once(profiles: apparmor.Profiles, backend: ProcessBackend) -> None:
