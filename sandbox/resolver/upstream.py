@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -12,6 +13,7 @@ VARIABLE = "INVIGILATOR_NAMESERVERS"
 """Name servers to ask instead of this machine's: `ADDRESS`, `ADDRESS:PORT` or `[V6]:PORT`, by commas."""
 LIFETIME_S = 4.0
 """How long one name may take: less than a sandbox's own resolver waits (5 s, resolv.conf(5))."""
+PROBE_S = 1.0
 PORT = 53
 
 
@@ -61,6 +63,28 @@ def _ask(name: str, chosen: Sequence[Server]) -> Sequence[str]:
     except dns.exception.DNSException as error:
         raise OSError(f"{', '.join(map(str, chosen))}: {error}") from error
     return list(dict.fromkeys(found.addresses()))
+
+
+def reachable() -> tuple[Sequence[Server], bool]:
+    """The name servers that are asked, and whether one of them answers at all."""
+    import dns.exception
+    import dns.message
+    import dns.query
+    import dns.resolver
+
+    chosen = servers()
+    if not chosen:
+        try:
+            listed = dns.resolver.Resolver().nameservers
+        except dns.exception.DNSException:
+            listed = []
+        chosen = [Server(str(one)) for one in listed]
+    question = dns.message.make_query(".", "NS")
+    for one in chosen:
+        with contextlib.suppress(dns.exception.DNSException, OSError):
+            dns.query.udp(question, one.address, PROBE_S, one.port)
+            return chosen, True
+    return chosen, False
 
 
 def configure(asking: object, chosen: Sequence[Server]) -> None:
