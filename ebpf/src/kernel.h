@@ -85,6 +85,8 @@ struct mount {
 struct ovl_path { struct dentry *dentry; };
 struct ovl_entry { unsigned int __numlower; struct ovl_path __lowerstack[1]; };
 struct ovl_inode { struct inode vfs_inode; struct dentry *__upperdentry; struct ovl_entry *oe; };
+struct xfs_ifork { void *if_data; signed char if_format; };
+struct xfs_inode { struct xfs_ifork i_df; struct inode i_vnode; };
 struct path { struct vfsmount *mnt; struct dentry *dentry; };
 struct file {
 	unsigned int f_mode;
@@ -176,5 +178,13 @@ const volatile bool direct_reads;
 					  object_, bpf_core_type_id_kernel(*object_)))->field;         \
 		else                                                                                   \
 			bpf_core_read((void *)&value_, sizeof(value_), &object_->field);               \
+		value_;                                                                                \
+	})
+
+/* The same of a type that may be a module's: a cast takes types of the kernel itself alone. */
+#define GET_OF_MODULE(object, field)                                                                   \
+	({                                                                                             \
+		typeof((object)->field) value_ = 0;                                                    \
+		bpf_core_read((void *)&value_, sizeof(value_), &(object)->field);                      \
 		value_;                                                                                \
 	})

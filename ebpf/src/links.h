@@ -7,32 +7,58 @@
 #define LINKS_MAX 40               /* MAXSYMLINKS (linux/namei.h) */
 #define OVERLAYFS_MAGIC 0x794c7630 /* linux/magic.h */
 #define PROC_MAGIC 0x9fa0
+#define XFS_SUPER_MAGIC 0x58465342
+#define XFS_DINODE_FMT_LOCAL 1     /* fs/xfs/libxfs/xfs_format.h */
 #define NUMBER_DIGITS 10
 
-/* The text of a symbolic link, where it is in memory; an overlay's lies with the file that it shows. */
+/* An overlay's inode shows that of a file in one of its layers. */
+static __always_inline struct inode *shown_by_overlay(struct inode *inode)
+{
+	struct ovl_inode *shown = (void *)inode - bpf_core_field_offset(struct ovl_inode, vfs_inode);
+	struct dentry *real = GET_OF_MODULE(shown, __upperdentry);
+
+	if (!real && bpf_core_field_exists(((struct ovl_inode *)0)->oe)) {
+		struct ovl_entry *entry = GET_OF_MODULE(shown, oe);
+		struct ovl_path *lowest;
+
+		if (!entry || !GET_OF_MODULE(entry, __numlower))
+			return NULL;
+		lowest = (void *)entry + bpf_core_field_offset(struct ovl_entry, __lowerstack);
+		real = GET_OF_MODULE(lowest, dentry);
+	}
+	return real ? GET(real, d_inode) : NULL;
+}
+
+/* XFS keeps a short link's text in its own inode, and ends it with a NUL (xfs_init_local_fork). */
+static __always_inline const char *text_in_xfs(struct inode *inode)
+{
+	struct xfs_inode *xfs = (void *)inode - bpf_core_field_offset(struct xfs_inode, i_vnode);
+
+	if (!bpf_core_field_exists(((struct xfs_ifork *)0)->if_data) ||
+	    GET_OF_MODULE(xfs, i_df.if_format) != XFS_DINODE_FMT_LOCAL)
+		return NULL;
+	return GET_OF_MODULE(xfs, i_df.if_data);
+}
+
+static __always_inline __u64 magic_of(struct inode *inode)
+{
+	struct super_block *sb = GET(inode, i_sb);
+
+	return GET(sb, s_magic);
+}
+
+/* The text of a symbolic link, where it is in memory. */
 static __always_inline const char *link_text(struct dentry *dentry)
 {
 	struct inode *inode = GET(dentry, d_inode);
-	struct super_block *sb = GET(inode, i_sb);
+	const char *text;
 
-	if (GET(sb, s_magic) == OVERLAYFS_MAGIC && bpf_core_type_exists(struct ovl_inode)) {
-		struct ovl_inode *shown = (void *)inode - bpf_core_field_offset(struct ovl_inode, vfs_inode);
-		struct dentry *real = GET(shown, __upperdentry);
-
-		if (!real && bpf_core_field_exists(((struct ovl_inode *)0)->oe)) {
-			struct ovl_entry *entry = GET(shown, oe);
-			struct ovl_path *lowest;
-
-			if (!entry || !GET(entry, __numlower))
-				return NULL;
-			lowest = (void *)entry + bpf_core_field_offset(struct ovl_entry, __lowerstack);
-			real = GET(lowest, dentry);
-		}
-		if (!real)
-			return NULL;
-		inode = GET(real, d_inode);
-	}
-	return inode ? GET(inode, i_link) : NULL;
+	if (magic_of(inode) == OVERLAYFS_MAGIC && bpf_core_type_exists(struct ovl_inode))
+		inode = shown_by_overlay(inode);
+	text = inode ? GET(inode, i_link) : NULL;
+	if (inode && !text && magic_of(inode) == XFS_SUPER_MAGIC && bpf_core_type_exists(struct xfs_inode))
+		text = text_in_xfs(inode);
+	return text;
 }
 
 /* Put the link's text before the rest of the way. */
@@ -148,7 +174,5 @@ static __always_inline enum tread follow_magic(struct scratch *s, struct road *r
 
 static __always_inline bool is_magic(struct inode *inode)
 {
-	struct super_block *sb = GET(inode, i_sb);
-
-	return GET(sb, s_magic) == PROC_MAGIC && !GET(inode, i_link);
+	return magic_of(inode) == PROC_MAGIC && !GET(inode, i_link);
 }

@@ -331,6 +331,31 @@ def test_a_link_too_long_to_be_in_memory_leaves_what_was_said(box: Box, tree: Pa
     assert event["flags"] & Flag.PATH_USER
 
 
+XFS = """
+assert call(272, 0x20000) == 0; call(165, b'none', b'/', 0, 0x44000, 0)
+os.chdir(sys.argv[1])
+assert os.system('/usr/sbin/mkfs.xfs -q x.img && /bin/mount -o loop x.img m') == 0
+os.chdir('m'); os.mkdir('bin'); os.mkdir('w')
+os.symlink('../bin', 'w/short'); os.symlink('./' * 60 + '../bin', 'w/long')
+for way in ('w/short/a', 'w/long/../bin/b', 'w/short/../w/long/c'):
+    os.mknod('new'); os.rename('new', way); print(os.stat(way).st_ino)
+"""
+
+
+def test_links_of_xfs_are_followed(box: Box, tmp_path: Path) -> None:
+    """It keeps their text in a place of its own."""
+    if not Path("/usr/sbin/mkfs.xfs").exists():
+        pytest.skip("no mkfs.xfs: apt-get install xfsprogs")
+    with (tmp_path / "x.img").open("wb") as image:
+        image.truncate(320 << 20)
+    (tmp_path / "m").mkdir()
+    told = box.run(XFS, tmp_path)
+    events = told.of(Kind.RENAME)[-3:]
+    assert [e["path2"] for e in events] == [b"/bin/a", b"/bin/b", b"/bin/c"]
+    assert [e["ino"] for e in events] == [int(word) for word in told.output.split()]
+    assert not any(e["flags"] & Flag.PATH_USER for e in events)
+
+
 CHURN = """
 import random
 r = random.Random(int(sys.argv[2])); names = [b'a', b'b', b'c', b'dd', b'..']
