@@ -379,10 +379,10 @@ class Sensor:
     def unregister(self, slot: int) -> None:
         """Watch the sandbox no more. Events already made are still drained; the slot is used again later."""
         with self._lock:
-            entry = self._registered.pop(slot)
             self._slots["armed"][slot] = 0
             self._slots["registration"][slot] = 0
-            self._scope(slot, entry.cgroups, drop=True)
+            self._scope(slot, self._registered[slot].cgroups, drop=True)
+            entry = self._registered.pop(slot)
             for key in entry.streams:
                 self._kernel.delete("streams", key)
             for key in entry.watched:
@@ -451,7 +451,6 @@ class Sensor:
         state = np.zeros(1, TASK)
         state["slot"], state["registration"] = slot, registration
         state["actor"] = self._slots["next_actor"][slot]
-        state["phase"] = state["origin_phase"] = self._slots["declared"][slot]
         try:
             self._kernel.update("tasks", key, state.tobytes())
         except LoadError as failure:

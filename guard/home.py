@@ -5,6 +5,7 @@ $INVIGILATOR_HOME (default /var/lib/invigilator)
   store/      the embedded store, owned by serve        rollouts/   one record per live rollout
   sandboxes/  one folder a sandbox                      roots/      root templates
   node.json   this node's id                            tokens      bearer tokens of the API
+  attachable  cgroups of others that may be watched, instead of the usual (optional)
 """
 
 from __future__ import annotations
@@ -76,6 +77,11 @@ class Home:
     def tokens(self) -> Path:
         """The file of the API's bearer tokens."""
         return self.root / "tokens"
+
+    @property
+    def attachable(self) -> Path:
+        """The node's own list of cgroups that may be watched, where it has one (`sandbox.places`)."""
+        return self.root / "attachable"
 
     @property
     def spool(self) -> Path:

@@ -20,6 +20,21 @@ def new_rollout_id() -> str:
     return uuid.uuid4().hex
 
 
+def attach_order(
+    policy: Policy, *, rollout_id: str, run_id: str | None, attempt: int, labels: dict[str, str]
+) -> SandboxOrder:
+    """The order of a rollout in a cgroup of others'."""
+    return SandboxOrder(
+        policy=policy,
+        rollout_id=rollout_id,
+        run_id=run_id,
+        attempt=attempt,
+        labels=labels,
+        backend="attach",
+        copy_back=False,
+    )
+
+
 def owner_of(workspace: Path | None) -> tuple[int, int]:
     """(uid, gid) that copied files are to belong to: the workspace's owner, else the caller."""
     if workspace is None:

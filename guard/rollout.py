@@ -23,7 +23,7 @@ from invigilator.guard.order import CommandOrder, CommandResult, SandboxOrder
 from invigilator.guard.progress import Progress, Running
 from invigilator.guard.services import Services
 from invigilator.guard.settling import SHIP_WAIT_S, settle
-from invigilator.guard.verdict import Course, judge
+from invigilator.guard.verdict import Course, Evidence, judge
 from invigilator.incidents.records import PolicyChange, Report
 from invigilator.incidents.spool import SpoolError
 from invigilator.incidents.stamp import wall_offset_ns
@@ -313,6 +313,21 @@ class Rollout:
         return survivors, kept
 
     def _conclude(self) -> Report:
+        course, evidence = self._finish()
+        report = self._judged(course, evidence)
+        try:
+            offset = self._watching.watched.origin.wall_offset_ns or 0
+            segments = self._services.keeper.keep(self.order, report, offset, course.progress.steps)
+        except SpoolError as error:
+            # Handed out as failed now; the mark that stays makes the next agent store that.
+            self.fail(str(error))
+            return self._judged(course, evidence)
+        self._services.shipper.wait_for(segments, SHIP_WAIT_S)
+        self._unmark()
+        return report
+
+    def _finish(self) -> tuple[Course, Evidence]:
+        """End all that runs: how it went, and what there is to judge it by."""
         box, watching, progress = self._box, self._watching, self._progress
         if not box.alive:
             self.fail("the sandbox's init was killed, and every command with it")
@@ -321,18 +336,10 @@ class Rollout:
         evidence = settle(self._services, watching, self.fail)
         if self.order.copy_back and self.order.workspace:
             self._attempt("the workspace could not be copied back", box.copy_back)
-        course = Course(str(self.sandbox_id), progress, box.enforcement(), self._changes)
-        report = judge(self.order, course, evidence)
-        try:
-            offset = watching.watched.origin.wall_offset_ns or 0
-            segments = self._services.keeper.keep(self.order, report, offset, progress.steps)
-        except SpoolError as error:
-            # Handed out as failed now; the mark that stays makes the next agent store that.
-            self.fail(str(error))
-            return judge(self.order, course, evidence)
-        self._services.shipper.wait_for(segments, SHIP_WAIT_S)
-        self._unmark()
-        return report
+        return Course(str(self.sandbox_id), progress, box.enforcement(), self._changes), evidence
+
+    def _judged(self, course: Course, evidence: Evidence) -> Report:
+        return judge(self.order, course, evidence)
 
     def _attempt(self, what: str, action: Callable[[], object]) -> None:
         try:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from invigilator.guard.attachment import Attachment, Target
 from invigilator.guard.errors import GuardError
 from invigilator.guard.order import CommandOrder, SandboxOrder
 from invigilator.guard.progress import Running
@@ -70,6 +71,8 @@ class Session:
         self._ttl: asyncio.TimerHandle | None = None
         self._operations: dict[str, Callable[[Body, tuple[int, ...]], Awaitable[Body]]] = {
             "create": self._create,
+            "attach": self._attach,
+            "await_end": self._await_end,
             "join": self._join,
             "phase": self._phase,
             "policy": self._policy,
@@ -135,6 +138,30 @@ class Session:
             "enforcement": dict(rollout.enforcement),
             "took_s": time.monotonic() - began,
         }
+
+    async def _attach(self, body: Body, _: tuple[int, ...]) -> Body:
+        self._require_unused()
+        order = SandboxOrder.model_validate(body["order"])
+        self._floor.admit()
+        target = Target(str(body["cgroup"]), bool(body["make"]), body["phase"])
+        attachment = self._rollout = Attachment(self._floor.services, order, target)
+        try:
+            await self._make(attachment.open)
+        except BaseException:
+            self._rollout = None
+            raise
+        return {
+            "sandbox_id": str(attachment.sandbox_id),
+            "rollout_id": order.rollout_id,
+            "cgroup": attachment.place,
+            "whole": attachment.whole,
+        }
+
+    async def _await_end(self, _: Body, __: tuple[int, ...]) -> Body:
+        rollout = self._need_own()
+        if not isinstance(rollout, Attachment):
+            raise GuardError("a sandbox ends when its rollout does", fix="ask for the verdict")
+        return {"ended": await self._wait(rollout.wait_end)}
 
     async def _join(self, body: Body, _: tuple[int, ...]) -> Body:
         self._require_unused()

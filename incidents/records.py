@@ -19,7 +19,8 @@ Intent = Literal["deliberate", "accidental", "unknown"]
 PhaseName = Literal["setup", "agent", "verify", "unknown"]
 Status = Literal["final", "partial", "failed"]
 CoverageState = Literal["ok", "degraded", "failed", "disabled"]
-EnforcementState = Literal["enforce", "complain", "absent", "off"]
+EnforcementState = Literal["enforce", "complain", "absent", "off", "none"]
+"""`none`: whatever others enforce there, the guard has set nothing (a container that it is attached to)."""
 COVERAGE_CLASSES = ("process", "file", "network", "privilege", "output", "denial")
 ENFORCEMENT_TIERS = ("seccomp", "apparmor", "cgroup", "network")
 
@@ -149,6 +150,25 @@ class EventCounts(Record):
     lost_by: dict[str, int] = {}
 
 
+class Presence(Record):
+    """A process that was there before its cgroup was watched."""
+
+    pid: int
+    command: str
+    started_at: datetime
+
+
+class Attached(Record):
+    """Of a cgroup that others made: since when it was watched. `whole`: nobody was in it before; else `before`
+    names who was, the first 100 of them. `ended`: why the watch did; `asked`: it was told to."""
+
+    cgroup: str
+    since: datetime
+    whole: bool
+    before: list[Presence] = []
+    ended: Literal["empty", "removed", "asked"]
+
+
 class Report(Record):
     """The verdict on one sandbox's rollout: `--report`, `box.verdict()`, the API's answer for a rollout."""
 
@@ -173,6 +193,7 @@ class Report(Record):
     events: EventCounts
     incidents: list[Incident]
     penalty: Penalty
+    attached: Attached | None = None
 
 
 class Review(Record):

@@ -66,7 +66,7 @@ class Engine:
         from docker.errors import ImageNotFound
 
         try:
-            with _telling(f"inspect the image {name}", absence=True):
+            with telling(f"inspect the image {name}", absence=True):
                 found = self._api().inspect_image(name)
         except ImageNotFound:
             raise SandboxError(f"Docker has no image {name!r}: `docker pull` it, or name another") from None
@@ -80,7 +80,7 @@ class Engine:
         options = ["no-new-privileges"]
         if wanted.profile is not None:
             options.append(f"apparmor={wanted.profile}")
-        with _telling("create the container"):
+        with telling("create the container"):
             host = api.create_host_config(
                 binds={str(wanted.pause): {"bind": PAUSE, "mode": "ro"}},
                 network_mode="none",
@@ -113,7 +113,7 @@ class Engine:
                 healthcheck={"test": ["NONE"]},
             )
         try:
-            with _telling("inspect the container"):
+            with telling("inspect the container"):
                 return _container(made["Id"], api.inspect_container(made["Id"]))
         except BaseException:
             self.remove(made["Id"])
@@ -123,7 +123,7 @@ class Engine:
         """Start it; process id of its init. `UnavailableError` where that is no process of this machine's, or
         has other user ids than the machine."""
         api = self._api()
-        with _telling("start the container"):
+        with telling("start the container"):
             api.start(container.id)
             pid = int(api.inspect_container(container.id)["State"]["Pid"])
         _require_ours(pid, container.id)
@@ -131,25 +131,25 @@ class Engine:
 
     def hosts_file(self, container: Container) -> Path:
         """The host's file that is its /etc/hosts, once it has started."""
-        with _telling("inspect the container"):
+        with telling("inspect the container"):
             return Path(self._api().inspect_container(container.id)["HostsPath"])
 
     def resolv_file(self, container: Container) -> Path:
         """The host's file that is its /etc/resolv.conf, once it has started."""
-        with _telling("inspect the container"):
+        with telling("inspect the container"):
             return Path(self._api().inspect_container(container.id)["ResolvConfPath"])
 
     def remove(self, container_id: str) -> None:
         """Kill it, and remove it with its volumes. Idempotent."""
         from docker.errors import NotFound
 
-        with contextlib.suppress(NotFound), _telling("remove the container", absence=True):
+        with contextlib.suppress(NotFound), telling("remove the container", absence=True):
             self._api().remove_container(container_id, force=True, v=True)
 
     def sweep(self, home: Path) -> int:
         """Remove containers of dead agents that had this state folder; how many."""
         removed = 0
-        with _telling("list containers"):
+        with telling("list containers"):
             found = self._api().containers(all=True, filters={"label": f"{HOME_LABEL}={home}"})
         for one in found:
             if not is_alive(one["Labels"].get(AGENT_LABEL, "")):
@@ -167,11 +167,12 @@ class Engine:
     def _api(self) -> Any:
         with self._lock:
             if self._client is None:
-                self._client = _connected()
+                self._client = connected()
             return self._client
 
 
-def _connected() -> Any:
+def connected() -> Any:
+    """The SDK's client of the daemon; `UnavailableError` where there is none."""
     try:
         from docker import APIClient
         from docker.errors import DockerException
@@ -190,7 +191,7 @@ def _connected() -> Any:
 
 
 @contextlib.contextmanager
-def _telling(what: str, *, absence: bool = False) -> Iterator[None]:
+def telling(what: str, *, absence: bool = False) -> Iterator[None]:
     """What Docker refuses inside is told as what could not be done. `absence`: but not that there is no such
     thing, which stays Docker's NotFound."""
     from docker.errors import APIError, DockerException, NotFound

@@ -13,7 +13,8 @@ struct registration {
 };
 
 /*
- * A cgroup that somebody only left for, or whose sandbox is gone, may be taken; one that another watches may not.
+ * A cgroup that somebody only left for, or whose sandbox is gone, may be taken; one that another watches may
+ * not.
  */
 static __always_inline int take_scope(__u64 cgroup, const struct scope *scope)
 {
@@ -25,6 +26,15 @@ static __always_inline int take_scope(__u64 cgroup, const struct scope *scope)
 		return -1;
 	*there = *scope;
 	return 0;
+}
+
+/* One that another has taken stays that one's. */
+static __always_inline void leave_scope(__u64 cgroup, const struct scope *scope)
+{
+	struct scope *there = bpf_map_lookup_elem(&scopes, &cgroup);
+
+	if (there && there->registration == scope->registration)
+		drop_scope(cgroup);
 }
 
 /* Add or drop the cgroups of a sandbox. */
@@ -42,7 +52,7 @@ int control_scope(struct registration *wanted)
 		if (i >= count)
 			continue;
 		if (drop)
-			drop_scope(cgroup);
+			leave_scope(cgroup, &scope);
 		else if (take_scope(cgroup, &scope))
 			failed++;
 	}

@@ -86,9 +86,6 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	left = cgroup != state->cgroup && leave_for(cgroup, slot);
 	if (cgroup != state->cgroup)
 		moved(heir, cgroup);
-	/* Where no phase is known of the first of them, theirs is the one in which they begin. */
-	if (!heir->origin_phase)
-		heir->origin_phase = state->phase;
 	if (child->tgid != parent->tgid) {
 		fill_head(s, child, heir);
 		s->e.kind = EVENT_FORK;

@@ -50,6 +50,17 @@ static __always_inline void moved(struct task_state *state, __u64 cgroup)
 	state->cgroup = cgroup;
 }
 
+/*
+ * User space says which phase it is. Who was there before any was declared began in the first that is; but not
+ * in verify, where whose it is decides, and is not known.
+ */
+static __always_inline void declared(struct task_state *state, __u32 phase)
+{
+	state->phase = phase;
+	if (!state->origin_phase && phase != PHASE_VERIFY)
+		state->origin_phase = phase;
+}
+
 /* The current task's state, or NULL where nobody follows it. */
 static __always_inline struct task_state *followed(struct task_struct *task)
 {
@@ -68,6 +79,6 @@ static __always_inline struct task_state *followed(struct task_struct *task)
 	if (state->cgroup != cgroup)
 		moved(state, cgroup);
 	if (slot->declared)
-		state->phase = slot->declared;
+		declared(state, slot->declared);
 	return state;
 }

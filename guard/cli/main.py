@@ -38,6 +38,7 @@ app = typer.Typer(
 
 MODULES = (
     "run",
+    "attach",
     "joining",
     "doctor",
     "policy",

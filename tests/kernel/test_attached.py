@@ -134,7 +134,7 @@ def test_who_was_there_before_is_followed_once_adopted_with_all_threads(
     assert box.sensor.adopt(box.slot, [2**22 - 1]) == 0
 
 
-def test_the_declared_phase_is_everybody_s_and_a_child_s_own_from_its_birth(
+def test_the_first_phase_that_is_declared_is_the_one_in_which_who_is_there_began(
     folder: Path, inhabitant: Inhabitant, attach: Callable[[Path], Box]
 ) -> None:
     box = attach(folder)
@@ -142,14 +142,30 @@ def test_the_declared_phase_is_everybody_s_and_a_child_s_own_from_its_birth(
     box.sensor.declare(box.slot, Phase.AGENT)
     inhabitant.do("open"), inhabitant.do("fork")
     own, child = opens(box)
-    assert (own["phase"], own["origin_phase"]) == (Phase.AGENT, Phase.UNKNOWN)
-    assert (child["phase"], child["origin_phase"]) == (Phase.AGENT, Phase.AGENT)
+    for one in (own, child):
+        assert (one["phase"], one["origin_phase"]) == (Phase.AGENT, Phase.AGENT)
     box.sensor.declare(box.slot, Phase.VERIFY)
+    inhabitant.do("open"), inhabitant.do("fork")
+    for one in opens(box):
+        assert (one["phase"], one["origin_phase"]) == (Phase.VERIFY, Phase.AGENT)
     box.sensor.set_step(box.slot, 3, Actor.PLATFORM)
     told = box.run("os.close(os.open('/etc/hostname', 0))")
     entered = told.of(Kind.EXEC)[0]
     assert (entered["phase"], entered["origin_phase"]) == (Phase.VERIFY, Phase.VERIFY)
     assert (entered["step"], entered["actor"]) == (3, Actor.PLATFORM)
+
+
+def test_who_was_there_before_verify_was_the_first_phase_is_of_no_known_one(
+    folder: Path, inhabitant: Inhabitant, attach: Callable[[Path], Box]
+) -> None:
+    box = attach(folder)
+    box.sensor.declare(box.slot, Phase.VERIFY)
+    box.sensor.adopt(box.slot, inhabitant.threads())
+    inhabitant.do("open"), inhabitant.do("fork")
+    both = opens(box)
+    assert len(both) == 2
+    for one in both:
+        assert (one["phase"], one["origin_phase"]) == (Phase.VERIFY, Phase.UNKNOWN)
 
 
 def test_cgroups_below_are_included_and_another_s_are_refused(
@@ -166,8 +182,11 @@ def test_cgroups_below_are_included_and_another_s_are_refused(
         inside = Box(box.sensor, below, box.slot)
         assert inside.execute(["/bin/true"]).of(Kind.EXEC)
     other = make_box()
+    taken = {other.folder.stat().st_ino: Phase.UNKNOWN}
     with pytest.raises(OSError, match="watched already"):
-        box.sensor.include(box.slot, {other.folder.stat().st_ino: Phase.UNKNOWN})
+        box.sensor.include(box.slot, taken)
+    with pytest.raises(OSError, match="watched already"):
+        box.sensor.register(uuid.uuid4(), taken)
     assert other.execute(["/bin/true"]).one(Kind.EXEC)["phase"] == Phase.AGENT
 
 

@@ -1,0 +1,246 @@
+"""`guard attach`: containers that others made and run, by name, by label and by cgroup."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TIMEOUT_S
+from docker_daemon import IMAGE
+
+CHEAT = "echo x >>/bin/bash"
+
+
+@pytest.fixture(autouse=True)
+def allowed(node: Any) -> None:
+    """The tests' daemon has a cgroup parent of its own, which this node's list has to name."""
+    home = node.folder / "home"
+    home.mkdir(exist_ok=True)
+    (home / "attachable").write_text(f"# tests\n/{node.daemon.cgroup}/\n")
+
+
+class Watch:
+    """A `guard attach` under way."""
+
+    def __init__(self, node: Any, *options: str | Path) -> None:
+        home = {"INVIGILATOR_HOME": str(node.folder / "home"), "INVIGILATOR_IDLE_S": "300"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "invigilator.guard.cli.main", "attach", *options],
+            env={**os.environ, **home, "DOCKER_HOST": node.daemon.host},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.lines: list[str] = []
+
+    def hear(self, words: str) -> str:
+        """Its next line that holds these words."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if words in line:
+                return line
+        raise AssertionError("".join(self.lines))
+
+    def end(self, number: int | None = None) -> tuple[int, str]:
+        """Its exit status and output, after a signal if one is given."""
+        if number is not None:
+            self.process.send_signal(number)
+        out, said = self.process.communicate(timeout=TIMEOUT_S)
+        self.lines.append(said)
+        return self.process.returncode, out
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+
+@pytest.fixture
+def watch(node: Any) -> Iterator[Callable[..., Watch]]:
+    made: list[Watch] = []
+
+    def begin(*options: str | Path) -> Watch:
+        made.append(Watch(node, *options))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture
+def create(daemon: Any) -> Iterator[Callable[..., str]]:
+    """Makes a container as anybody does: `create(script, labels=…)` gives its id."""
+    api, made = daemon.client(), []
+
+    def make(script: str, labels: Mapping[str, str] | None = None, tty: bool = False) -> str:
+        host = api.create_host_config(network_mode="none")
+        one = api.create_container(IMAGE, ["sh", "-c", script], labels=labels, tty=tty, host_config=host)
+        made.append(one["Id"])
+        return str(one["Id"])
+
+    yield make
+    for one in made:
+        api.remove_container(one, force=True)
+
+
+def inside(daemon: Any, container: str, script: str) -> str:
+    """What somebody else's `docker exec` says."""
+    api = daemon.client()
+    made = api.exec_create(container, ["sh", "-c", script])
+    said = api.exec_start(made["Id"]).decode()
+    assert api.exec_inspect(made["Id"])["ExitCode"] == 0, said
+    return str(said)
+
+
+def cgroup_of(node: Any, container: str) -> str:
+    return f"/{node.daemon.cgroup}/{container}"
+
+
+def test_a_container_that_was_only_created_is_watched_from_its_first_instruction(
+    node: Any, daemon: Any, create: Callable[..., str], watch: Callable[..., Watch]
+) -> None:
+    container = create(f"echo out; {CHEAT}; exit 3")
+    one = watch(
+        "--container", container[:12], "-p", "swe-task", "--rollout-id", "early", "--phase", "agent",
+        "-l", "a=b", "--cgroup-parent", f"/{node.daemon.cgroup}", "--json",
+    )  # fmt: skip
+    one.hear("from its beginning")
+    daemon.client().start(container)
+    code, out = one.end()
+    assert code == 0, one.lines
+    report = json.loads(out)
+    assert report["backend"] == "attach" and report["status"] == "final", report
+    assert set(report["enforcement"].values()) == {"none"}
+    assert report["coverage"] == dict.fromkeys(
+        ("process", "file", "network", "privilege", "output"), "ok"
+    ) | {"denial": "disabled"}
+    assert report["labels"]["a"] == "b" and report["labels"]["image"] == IMAGE
+    attached = report["attached"]
+    assert attached["whole"] and attached["before"] == [] and attached["cgroup"] == cgroup_of(node, container)
+    assert attached["since"] == report["started_at"]
+    assert attached["ended"] in ("empty", "removed")
+    kinds = [(each["kind"], each["phase"]) for each in report["incidents"] if each["counted"]]
+    assert kinds == [("system_binary_overwrite", "agent")]
+    assert report["penalty"]["value"] == -2 and not report["penalty"]["bound"]
+    query = "SELECT kind, path FROM events_readable WHERE rollout_id = 'early' ORDER BY seq LIMIT 2"
+    rows = json.loads(node.guard("sql", "--json", query).stdout)
+    assert rows == [{"kind": "phase", "path": ""}, {"kind": "exec", "path": "/bin/busybox"}]
+    assert not Path(f"/sys/fs/cgroup/unified{cgroup_of(node, container)}").exists()
+
+
+def test_of_a_container_that_runs_who_was_there_is_named_followed_and_the_verdict_a_bound(
+    node: Any, daemon: Any, create: Callable[..., str], watch: Callable[..., Watch], tmp_path: Path
+) -> None:
+    container = create(
+        f"until [ -e /go ]; do sleep 0.1; done; {CHEAT}; touch /done; until [ -e /end ]; do sleep 0.1; done"
+    )
+    daemon.client().start(container)
+    report_file = tmp_path / "verdict.json"
+    place = cgroup_of(node, container)
+    one = watch("--cgroup", place, "-p", "swe-task", "--rollout", "late", "--report", report_file)
+    one.hear("who is there already is named")
+    again = node.guard("attach", "--cgroup", place)
+    assert again.returncode == 4 and b"watched already" in again.stderr
+    refused = node.guard("exec", "late", "--", "true")
+    assert refused.returncode == 125 and b"watches it only" in refused.stderr
+    assert node.guard("phase", "late", "agent").returncode == 0
+    inside(daemon, container, "touch /go; until [ -e /done ]; do sleep 0.1; done")
+    assert node.guard("phase", "late", "verify").returncode == 0
+    assert b"phases never go back" in node.guard("phase", "late", "setup").stderr
+    inside(daemon, container, "touch /end")
+    code, _ = one.end()
+    assert code == 0, one.lines
+    report = json.loads(report_file.read_text())
+    assert report["status"] == "partial" and report["coverage"]["file"] == "degraded"
+    attached = report["attached"]
+    assert not attached["whole"] and attached["since"] == report["started_at"]
+    assert attached["before"][0]["command"].startswith("sh -c until [ -e /go ]")
+    assert attached["before"][0]["started_at"] < attached["since"]
+    assert [each["name"] for each in report["phases"]] == ["unknown", "agent", "verify"]
+    kinds = [(each["kind"], each["phase"]) for each in report["incidents"] if each["counted"]]
+    assert kinds == [("system_binary_overwrite", "agent")]
+    assert report["penalty"]["value"] == -2 and report["penalty"]["bound"]
+
+
+def test_at_an_interrupt_the_watch_ends_and_what_is_watched_goes_on(
+    node: Any, daemon: Any, create: Callable[..., str], watch: Callable[..., Watch]
+) -> None:
+    container = create("sleep 7101")
+    daemon.client().start(container)
+    for _ in range(2):
+        one = watch("--container", container, "-p", "swe-task", "--json")
+        one.hear("who is there already is named")
+        code, out = one.end(signal.SIGINT)
+        assert code == 0, one.lines
+        report = json.loads(out)
+        assert report["attached"]["ended"] == "asked" and report["failure"] is None
+        assert (report["status"], report["penalty"]["value"], report["penalty"]["drop"]) == (
+            "partial", None, True,
+        )  # fmt: skip
+    assert daemon.client().inspect_container(container)["State"]["Running"]
+
+
+def test_containers_with_a_label_are_watched_as_they_come(
+    node: Any, daemon: Any, create: Callable[..., str], watch: Callable[..., Watch], tmp_path: Path
+) -> None:
+    before = create("true", labels={"job": "x"})
+    reports = tmp_path / "verdicts"
+    one = watch(
+        "--label", "job=x", "-p", "swe-task", "--cgroup-parent", f"/{node.daemon.cgroup}",
+        "--report", reports, "--phase", "agent", "-q", "--json",
+    )  # fmt: skip
+    api = daemon.client()
+    wait_for_cgroup(node, before)
+    named = create("true", labels={"job": "x", "invigilator.rollout": "theirs"}, tty=True)
+    other = create("true", labels={"job": "y"})
+    wait_for_cgroup(node, named)
+    for container in (before, named, other):
+        api.start(container)
+    assert one.process.stdout is not None
+    told = [json.loads(one.process.stdout.readline()) for _ in range(2)]
+    code, rest = one.end(signal.SIGINT)
+    assert (code, rest) == (0, ""), one.lines
+    assert {each["rollout_id"] for each in told} == {before, "theirs"}
+    assert all(each["labels"]["job"] == "x" and each["attached"]["whole"] for each in told)
+    assert {each["status"] for each in told} == {"final"}, [each["coverage"] for each in told]
+    assert {path.stem for path in reports.iterdir()} == {each["sandbox_id"] for each in told}
+
+
+def wait_for_cgroup(node: Any, container: str) -> None:
+    """Until the guard has made the cgroup of a container that does not run yet, and watches it."""
+    marks = node.folder / "home" / "rollouts"
+    deadline = time.monotonic() + TIMEOUT_S
+    while not Path(f"/sys/fs/cgroup/unified{cgroup_of(node, container)}").exists() or not list(
+        marks.glob("*.json")
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        (("--cgroup", "/system.slice/sshd.service"), 4, "is not one that may be watched on this node"),
+        (("--cgroup", "/"), 4, "is not one that may be watched"),
+        (("--cgroup", "/{parent}/none"), 4, "there is no cgroup /{parent}/none"),
+        (("--cgroup", "/{parent}/../x"), 4, "goes up by"),
+        (("--container", "none"), 1, "Docker has no container 'none'"),
+        ((), 1, "nothing is named to watch"),
+        (("--cgroup", "/x", "--container", "y"), 1, "give one of them"),
+    ],
+)
+def test_what_cannot_be_watched_is_said_in_words(
+    node: Any, options: tuple[str, ...], status: int, words: str
+) -> None:
+    filled = [word.format(parent=node.daemon.cgroup) for word in options]
+    done = node.guard("attach", *filled)
+    assert words.format(parent=node.daemon.cgroup) in done.stderr.decode()
+    assert done.returncode == status
