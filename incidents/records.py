@@ -159,8 +159,8 @@ class Presence(Record):
 
 
 class Attached(Record):
-    """Of a cgroup that others made: since when it was watched. `whole`: nobody was in it before; else `before`
-    names who was, the first 100 of them. `ended`: why the watch did; `asked`: it was told to."""
+    """Of a cgroup that others made: since when it was watched. `whole`: nobody was in it before; else
+    `before` names who was, the first 100 of them. `ended`: why the watch did; `asked`: it was told to."""
 
     cgroup: str
     since: datetime

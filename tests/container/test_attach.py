@@ -16,6 +16,10 @@ import pytest
 from conftest import TIMEOUT_S
 from docker_daemon import IMAGE
 
+from invigilator.guard.cli.attach import attach
+from invigilator.guard.errors import GuardError
+from invigilator.sandbox.base import SandboxError
+
 CHEAT = "echo x >>/bin/bash"
 
 
@@ -226,21 +230,26 @@ def wait_for_cgroup(node: Any, container: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "words"),
+    ("named", "words"),
     [
-        (("--cgroup", "/system.slice/sshd.service"), 4, "is not one that may be watched on this node"),
-        (("--cgroup", "/"), 4, "is not one that may be watched"),
-        (("--cgroup", "/{parent}/none"), 4, "there is no cgroup /{parent}/none"),
-        (("--cgroup", "/{parent}/../x"), 4, "goes up by"),
-        (("--container", "none"), 1, "Docker has no container 'none'"),
-        ((), 1, "nothing is named to watch"),
-        (("--cgroup", "/x", "--container", "y"), 1, "give one of them"),
+        ({"cgroup": "/system.slice/sshd.service"}, "is not one that may be watched on this node"),
+        ({"cgroup": "/"}, "is not one that may be watched"),
+        ({"cgroup": "/PARENT/none"}, "there is no cgroup /PARENT/none"),
+        ({"cgroup": "/PARENT/../x"}, "goes up by"),
+        ({"container": "none"}, "Docker has no container 'none'"),
+        ({}, "nothing is named to watch"),
+        ({"cgroup": "/x", "container": "y"}, "give one of them"),
+        ({"label": ["x"]}, "'x' is not NAME=VALUE"),
     ],
 )
 def test_what_cannot_be_watched_is_said_in_words(
-    node: Any, options: tuple[str, ...], status: int, words: str
+    node: Any, named: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filled = [word.format(parent=node.daemon.cgroup) for word in options]
-    done = node.guard("attach", *filled)
-    assert words.format(parent=node.daemon.cgroup) in done.stderr.decode()
-    assert done.returncode == status
+    monkeypatch.setenv("DOCKER_HOST", node.daemon.host)
+    monkeypatch.setenv("INVIGILATOR_IDLE_S", "300")
+    parent = node.daemon.cgroup
+    if "cgroup" in named:
+        named = {**named, "cgroup": named["cgroup"].replace("PARENT", parent)}
+    with pytest.raises((GuardError, SandboxError)) as error:
+        attach(**named, home=node.folder / "home")
+    assert words.replace("PARENT", parent) in str(error.value)
