@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,6 +17,8 @@ from invigilator.profiles.learning import Command, Connection, Recording, Use
 from invigilator.profiles.paths import canonical
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from invigilator.guard.research import Invigilator
     from invigilator.incidents.records import Report
     from invigilator.profiles.policy import FileAccess
@@ -44,33 +47,63 @@ MAKES = (Kind.SYMLINK, Kind.MKDIR, Kind.MKNOD)
 EITHER = (Kind.RENAME, Kind.CHMOD, Kind.CHOWN, Kind.UTIMES, Kind.XATTR)
 
 
+@dataclass(slots=True)
+class Intake:
+    """Takes in a sandbox's stored events, in order and in any pieces. `last_seq`: of the last one taken."""
+
+    rollout_id: str
+    facts: Recording = field(default_factory=lambda: Recording(""))
+    count: int = 0
+    last_seq: int = 0
+    _entered: set[tuple[int, int]] = field(default_factory=set)
+    _known: set[int] = field(default_factory=set)
+
+    def take(self, table: pa.Table) -> None:
+        """Learn from some more events. GuardError where they cannot be learned from."""
+        batch = to_batch(table)
+        _refuse_unknown(batch, self.rollout_id)
+        _commands(batch, self.facts, self._entered, self._known)
+        agent = batch.select(batch.column("phase") == Phase.AGENT)
+        _files(agent, self.facts)
+        _network(agent, self.facts)
+        _privileged(agent, self.facts)
+        self.count += len(batch)
+        self.last_seq = int(batch.column("seq")[-1])
+
+    def ended(self, report: Report) -> Recording:
+        """All of a rollout that has ended. GuardError where a class that is needed was not seen whole."""
+        refuse_loss(report)
+        if self.count < report.events.stored:
+            problem = f"the store has {self.count} of its {report.events.stored} events"
+            fix = "wait until all are shipped (`guard status`), or record it where they are kept long enough"
+            raise GuardError(problem, where=report.rollout_id, fix=fix)
+        self.facts.title = (
+            f"rollout {report.rollout_id}, attempt {report.attempt}, sandbox {report.sandbox_id}, "
+            f"policy {report.policy.name}: {report.events.stored} events, none lost"
+        )
+        return self.facts
+
+    def so_far(self, sandbox_id: str) -> Recording:
+        """What there is of a rollout that runs. GuardError where events before the last are missing: of
+        which class they were is known at its end."""
+        if missing := self.last_seq - self.count:
+            problem = f"nothing is learned from it; {missing} of its first {self.last_seq} events are missing"
+            raise GuardError(
+                problem, where=self.rollout_id, fix="wait for its end, which says what they were"
+            )
+        self.facts.title = (
+            f"rollout {self.rollout_id}, sandbox {sandbox_id}, while it ran: its first {self.count} events"
+        )
+        return self.facts
+
+
 def recording(record: Invigilator, report: Report) -> Recording:
     """The facts of a report's sandbox. GuardError where a class that is needed was not seen whole."""
     refuse_loss(report)
-    title = (
-        f"rollout {report.rollout_id}, attempt {report.attempt}, sandbox {report.sandbox_id}, "
-        f"policy {report.policy.name}: {report.events.stored} events, none lost"
-    )
-    facts = Recording(title)
-    entered: set[tuple[int, int]] = set()
-    known: set[int] = set()
-    count = 0
+    intake = Intake(report.rollout_id)
     for table in record.raw_events(report.sandbox_id):
-        batch = to_batch(table)
-        count += len(batch)
-        _refuse_unknown(batch, report.rollout_id)
-        _commands(batch, facts, entered, known)
-        agent = batch.select(batch.column("phase") == Phase.AGENT)
-        _files(agent, facts)
-        _network(agent, facts)
-        _privileged(agent, facts)
-    if count < report.events.stored:
-        problem = f"the store has {count} of its {report.events.stored} events"
-        fix = (
-            "wait until all are shipped (`guard status`), or record it again where they were kept long enough"
-        )
-        raise GuardError(problem, where=report.rollout_id, fix=fix)
-    return facts
+        intake.take(table)
+    return intake.ended(report)
 
 
 def refuse_loss(report: Report) -> None:

@@ -124,11 +124,11 @@ class Invigilator:
         box = sandbox_id or self.rollout(str(rollout_id), run_id).sandbox_id
         return self.sql(EVENTS_SQL, sandbox_id=box, kinds=",".join(kinds), limit=limit)
 
-    def raw_events(self, sandbox_id: str) -> Iterator[pa.Table]:
-        """The stored events of a sandbox as they were recorded, in order, piece by piece; needs pyarrow."""
+    def raw_events(self, sandbox_id: str, after: int = 0) -> Iterator[pa.Table]:
+        """The stored events of a sandbox as they were recorded, in order, piece by piece; those `after` a
+        `seq`. Needs pyarrow."""
         import pyarrow as pa
 
-        after = 0
         while True:
             query = {"after": str(after)}
             answer = self._ask(

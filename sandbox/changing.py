@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from invigilator.profiles import limits as limit_compiler
 from invigilator.profiles import network as rules_of
 from invigilator.profiles import seccomp
+from invigilator.profiles.apparmor import Layout
 from invigilator.profiles.names import has_names
 from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox import apparmor, network
@@ -28,6 +29,7 @@ class Running:
     link: network.Link | None
     needs: network.Needs
     profiles: apparmor.Phases
+    layout: Layout | None
     policy: Policy
 
 
@@ -46,7 +48,8 @@ def change(running: Running, policy: Policy) -> Changed:
     tiers: dict[str, Became] = {"seccomp": _seccomp(running.policy, policy), "mount": "unchanged"}
     profiles = running.profiles
     if profiles:
-        tiers["apparmor"], profiles = running.shared.profiles.change(profiles, running.policy, policy)
+        layout = running.layout
+        tiers["apparmor"], profiles = running.shared.profiles.change(profiles, running.policy, policy, layout)
     if needs is not running.needs and running.link is not None:
         running.shared.links.change(running.link, needs)
     tiers["cgroup"] = _cgroup(running, policy)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from invigilator.profiles import limits as limit_compiler
+from invigilator.profiles.apparmor import Layout
 from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox import (
     apparmor,
@@ -21,6 +22,7 @@ from invigilator.sandbox import (
     confinement,
     files,
     hidden,
+    layouts,
     masks,
     naming,
     network,
@@ -78,6 +80,7 @@ class ProcessSandbox(Sandbox):
         self._baseline: dict[bytes, changes.State] = {}
         self._profiles: apparmor.Phases = {}
         self._former: list[apparmor.Phases] = []
+        self._layout: Layout | None = None
         self._network = network.Needs(False, False, ())
         try:
             with telling("make the sandbox"):
@@ -257,8 +260,14 @@ class ProcessSandbox(Sandbox):
         """See the contract."""
         self._handle(Slot.INIT)
         running = changing.Running(
-            self._shared, self._groups, self._link, self._network, self._profiles, self.spec.policy
-        )
+            self._shared,
+            self._groups,
+            self._link,
+            self._network,
+            self._profiles,
+            self._layout,
+            self.spec.policy,
+        )  # fmt: skip
         changed = changing.change(running, policy)
         if changed.profiles is not self._profiles:
             self._former.append(self._profiles)
@@ -346,7 +355,9 @@ class ProcessSandbox(Sandbox):
             self._network = network.needs(spec.policy)
             self.hosts = self._network.hosts
         with self._watch.step("profiles"):
-            self._profiles = shared.profiles.take(spec.policy)
+            if apparmor.tier().state != "absent":
+                self._layout = layouts.layout(spec.policy, self._lowers)
+                self._profiles = shared.profiles.take(spec.policy, self._layout)
         with self._watch.step("ids"):
             self._first_id = self._range = shared.ids.take()
         with self._watch.step("cgroups"):

@@ -16,10 +16,11 @@ import shutil
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from invigilator.profiles.filelock import locked
 from invigilator.sandbox.base import SandboxError
 
 FORMAT = 3
@@ -93,7 +94,7 @@ class Roots:
     def _obtain(self, name: str) -> Path:
         template = self._folder / f"default-{name}"
         self._folder.mkdir(parents=True, exist_ok=True)
-        with _locked(self._folder / ".lock"):
+        with locked(self._folder / ".lock"):
             if not template.exists():
                 unfinished = self._folder / f".unfinished-{name}"
                 if unfinished.exists():
@@ -336,16 +337,6 @@ def _give_to(user: str, path: Path) -> None:
 
 def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
-
-
-@contextlib.contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
 
 
 def check_folder(folder: Path, state: Path, what: str) -> Path:

@@ -32,7 +32,16 @@ def register(group: typer.Typer) -> None:
 
 
 def learn_policy(
-    rollouts: FromOption,
+    rollouts: Annotated[
+        list[str] | None,
+        typer.Option("--from", metavar="ROLLOUT", help="The id of a rollout that has ended; repeatable."),
+    ] = None,
+    live: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROLLOUT", help="The id of a rollout that runs, or begins: until it ends, or Ctrl-C."
+        ),
+    ] = None,
     extends: Annotated[
         str, typer.Option(metavar="POLICY", help="What the policy is built on: a library name or a file.")
     ] = "base",
@@ -53,17 +62,25 @@ def learn_policy(
     Names that differ by chance or version become patterns on the evidence of two or more; each is shown, and
     so is what was left out. A recording with losses in a class that is needed is refused.
 
+    With --live a rollout is followed while it runs. What was not loss by then may be known as such at its end
+    alone, and so are its incidents: a policy that Ctrl-C had written says that it is of a part.
+
     \b
-    Example:
+    Examples:
       guard policy learn --from r1 --from r2 --extends swe-task --out tight.yaml
+      guard policy learn --live r3 --out tight.yaml
     """
     import sys
 
     from invigilator.guard.cli.output import plain, print_json
 
+    if not rollouts and live is None:
+        raise typer.BadParameter("name a rollout with --from, or --live")
     with client(server) as record:
-        facts = [_facts(record, one, run_id, with_incidents=with_incidents) for one in rollouts]
-    found = _learned([recording for _, recording in facts], extends, name, out, resolve=resolve)
+        facts = [_facts(record, one, run_id, with_incidents=with_incidents)[1] for one in rollouts or ()]
+        if live is not None:
+            facts.append(_followed(record, live, run_id, with_incidents=with_incidents))
+    found = _learned(facts, extends, name, out, resolve=resolve)
     if out is not None:
         out.write_text(found.text, encoding="utf-8")
     if json_output:
@@ -102,21 +119,47 @@ def learn_policy(
 def _facts(
     record: Invigilator, rollout: str, run_id: str | None, *, with_incidents: bool
 ) -> tuple[Report, Recording]:
-    from invigilator.guard.errors import GuardError
     from invigilator.guard.learning import recording
-    from invigilator.profiles.network import network_of
-    from invigilator.profiles.policy import Policy
 
     report = record.rollout(rollout, run_id)
+    _refuse_incidents(report, with_incidents=with_incidents)
+    return report, _with_names(record, report, recording(record, report))
+
+
+def _followed(record: Invigilator, rollout: str, run_id: str | None, *, with_incidents: bool) -> Recording:
+    import threading
+
+    from invigilator.guard.following import follow, until_interrupted
+
+    enough = threading.Event()
+    with until_interrupted(enough):
+        report, facts = follow(record, rollout, run_id, enough)
+    if report is None:
+        return facts
+    _refuse_incidents(report, with_incidents=with_incidents)
+    return _with_names(record, report, facts)
+
+
+def _refuse_incidents(report: Report, *, with_incidents: bool) -> None:
+    from invigilator.guard.errors import GuardError
+
     counted = sorted({one.kind for one in report.incidents if one.counted})
     if counted and not with_incidents:
         fix = "learn from an honest rollout, or say --with-incidents"
-        raise GuardError(f"it has incidents that count: {', '.join(counted)}", where=rollout, fix=fix)
-    facts = recording(record, report)
+        raise GuardError(
+            f"it has incidents that count: {', '.join(counted)}", where=report.rollout_id, fix=fix
+        )
+
+
+def _with_names(record: Invigilator, report: Report, facts: Recording) -> Recording:
+    """The names of the policy's own rules too: their addresses were pinned, and nobody asked for them."""
+    from invigilator.profiles.network import network_of
+    from invigilator.profiles.policy import Policy
+
     policy = Policy.model_validate(record.policy(report))
     for rule in network_of(policy, "agent").egress:
         facts.names[rule.target.lower().encode()] += 1
-    return report, facts
+    return facts
 
 
 def _learned(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import functools
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from invigilator.profiles.apparmor import abi, parser
 from invigilator.profiles.apparmor.profile import Profile
+from invigilator.profiles.filelock import locked
 
 KEPT = 512
 """Binaries kept; the least recently made go first. One has some tens of KiB."""
@@ -31,7 +29,7 @@ def binary(profile: Profile, cache: Path, features: Path | None = None) -> bytes
     path = cache / f"{key(profile, features)}.bin"
     if (found := _read(path)) is not None:
         return found
-    with _locked(cache / ".lock"):
+    with locked(cache / ".lock"):
         if (found := _read(path)) is not None:
             return found
         made = parser.run(profile, features)
@@ -94,13 +92,3 @@ def _forget(cache: Path) -> None:
         path.unlink(missing_ok=True)
     for path in cache.glob("*.tmp"):  # of a writer that died: the lock is ours
         path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)

@@ -117,12 +117,14 @@ def other_names(path: bytes, aliases: Sequence[tuple[bytes, bytes]]) -> list[tup
     """(name, what it stands for) by which `path` or a part of it may be known to the kernel, itself first.
 
     `aliases`: (link, where it leads). In a root where /bin is a link the kernel says /usr/bin; in one where
-    it is a folder it says /bin; a policy means the same by both.
+    it is a folder it says /bin; a policy means the same by both, and may itself say either.
     """
     found, below = [(path, path)], path.rstrip(b"/") + b"/"
     for link, leads in aliases:
         if path == leads or path.startswith(leads + b"/"):
             found.append((link + path[len(leads) :], path))
+        elif path == link or path.startswith(link + b"/"):
+            found.append((leads + path[len(link) :], path))
         elif leads.startswith(below) and not (link + b"/").startswith(below):
             found.append((link, leads))
     return found

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import TIMEOUT_S
 
 from invigilator.profiles import access, library
 
@@ -94,6 +96,32 @@ def test_the_same_rollout_gives_the_same_policy(node, recorded, tmp_path):
     for name in ("one.yaml", "two.yaml"):
         learn(node, recorded, tmp_path / name)
     assert (tmp_path / "one.yaml").read_bytes() == (tmp_path / "two.yaml").read_bytes()
+
+
+def test_a_rollout_that_is_followed_teaches_what_it_teaches_when_it_has_ended(node, workspace, tmp_path):
+    words = (
+        "policy",
+        "learn",
+        "--live",
+        "followed",
+        "--extends",
+        "swe-task",
+        "--out",
+        tmp_path / "live.yaml",
+    )
+    node.run("--policy", "swe-task", command=["true"])
+    follower = subprocess.Popen(node.command(*words), env=node.environment(), stderr=subprocess.PIPE)
+    (workspace / "honest.py").write_text(HONEST)
+    options = ("--policy", "swe-task", "--workspace", workspace, "--rollout", "followed", "--no-copy-back")
+    run = node.run(*options, command=["python3", "/workspace/honest.py"])
+    assert run.code == 0, run.said
+    _, said = follower.communicate(timeout=TIMEOUT_S)
+    assert follower.returncode == 0, said
+    assert b"generalised: /tmp/job-????????" in said
+    learn(node, "followed", tmp_path / "ended.yaml")
+    assert (tmp_path / "live.yaml").read_bytes() == (tmp_path / "ended.yaml").read_bytes()
+    nobody = node.guard("policy", "learn", "--extends", "swe-task")
+    assert nobody.returncode == 2 and b"--live" in nobody.stderr
 
 
 def test_a_policy_that_refuses_what_was_recorded_is_not_proven(node, recorded, workspace, tmp_path):
