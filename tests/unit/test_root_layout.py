@@ -74,8 +74,9 @@ def test_the_profile_denies_what_a_link_leads_to(root: Path) -> None:
 
 def test_a_root_with_the_usual_links_has_the_usual_profile(tmp_path: Path) -> None:
     for link, leads in Layout().aliases:
-        (tmp_path / leads.decode()[1:]).mkdir(parents=True)
-        (tmp_path / link.decode()[1:]).symlink_to(leads.decode()[1:])
+        (tmp_path / leads.decode()[1:]).mkdir(parents=True, exist_ok=True)
+        (tmp_path / link.decode()[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / link.decode()[1:]).symlink_to(leads.decode())
     for name in ("base", "swe-task"):
         asked = library.load(name)
         own = layout(asked, [Lower("root", "/", (tmp_path,))])
