@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from build import OFFSET_NS, SANDBOX, Story, agent, policy
+from build import OFFSET_NS, SANDBOX, Story, agent, judge_batch, policy
 
 from invigilator.detectors.engine import Engine
 from invigilator.guard import penalty
@@ -44,3 +44,34 @@ def timeless(one: Incident) -> dict[str, object]:
         {name: value for name, value in fact.items() if name != "at"} for fact in one.evidence
     ]
     return told
+
+
+@pytest.mark.parametrize("times_as_slow", [10, 200])
+def test_a_slow_machine_changes_no_verdict(times_as_slow: int) -> None:
+    """Windows are of the events' own time; within them it does not matter how long what was tried took."""
+    fast, slow = story(), story()
+    for row in slow.rows:
+        row["time_ns"] = row["time_ns"] + (row["seq"] - 1) * times_as_slow * 1_000_000
+    rules = policy()
+    verdicts = [
+        penalty.marked(judge_batch(told.batch(), rules, cuts), rules)
+        for told in (fast, slow)
+        for cuts in ((), (7, 20), tuple(range(1, len(told.rows))))
+    ]
+    assert [timeless(one) for one in verdicts[0]]
+    for verdict in verdicts[1:]:
+        assert [timeless(one) for one in verdict] == [timeless(one) for one in verdicts[0]]
+
+
+def test_no_clock_is_read_while_events_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> float:
+        raise AssertionError("a verdict asked for the time")
+
+    batch, rules = story().batch(), policy()
+    for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "clock_gettime_ns"):
+        monkeypatch.setattr(f"time.{name}", stopped)
+    try:
+        found = judge_batch(batch, rules)
+    finally:
+        monkeypatch.undo()
+    assert len({one.kind for one in found}) >= 3
