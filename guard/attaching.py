@@ -20,7 +20,8 @@ from invigilator.profiles.policy import PhaseName
 
 class Attaching:
     """One watch, entered with `async with`. `make`: the cgroup is about to be made (a container that was
-    created and has not started), and may be there before its runtime makes it."""
+    created and has not started), and may be there before its runtime makes it. `container`: its id at
+    Docker's, where it has one."""
 
     def __init__(
         self,
@@ -30,6 +31,7 @@ class Attaching:
         *,
         make: bool = False,
         phase: PhaseName | None = None,
+        container: str = "",
     ) -> None:
         self._home = home
         self._asked = {
@@ -37,11 +39,17 @@ class Attaching:
             "cgroup": cgroup,
             "make": make,
             "phase": phase,
+            "container": container,
         }
         self._opened: dict[str, Any] = {}
         self._opened_link: Link | None = None
         self.notice: str | None = None
         """After the verdict: why the store does not have all of it yet, if so."""
+
+    @property
+    def rollout_id(self) -> str:
+        """The rollout's id."""
+        return str(self._opened["rollout_id"])
 
     @property
     def cgroup(self) -> str:

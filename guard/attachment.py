@@ -19,7 +19,7 @@ from invigilator.ebpf.events import Actor, Phase
 from invigilator.guard.facts import Recorder
 from invigilator.guard.opening import PHASES, RolloutError, Watch
 from invigilator.guard.order import CommandOrder, SandboxOrder
-from invigilator.guard.progress import Running
+from invigilator.guard.progress import STEP_COMMAND_MAX, Running
 from invigilator.guard.rollout import ORDER, Rollout
 from invigilator.guard.services import Services
 from invigilator.guard.settling import settle
@@ -27,10 +27,12 @@ from invigilator.guard.verdict import Course, Evidence
 from invigilator.incidents.records import (
     ENFORCEMENT_TIERS,
     Attached,
+    Exit,
     PhaseRecord,
     Presence,
     Report,
 )
+from invigilator.incidents.rows import Step
 from invigilator.incidents.stamp import Origin, wall_offset_ns
 from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox import places
@@ -55,11 +57,32 @@ COMMAND_MAX = 256
 @dataclass(frozen=True, slots=True)
 class Target:
     """What to watch: a cgroup's path. `make`: it is about to be made, and its runtime takes one that is
-    there. `phase`: what is declared from the beginning."""
+    there. `phase`: what is declared from the beginning. `container`: its id at Docker's, if it has one."""
 
     cgroup: str
     make: bool = False
     phase: PhaseName | None = None
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Announced:
+    order: CommandOrder
+    actor: Actor
+    ordinal: int
+    at: datetime
+
+    def step(self, phase: str, code: int) -> Step:
+        return Step(
+            step=self.ordinal,
+            step_id=self.order.step_id or "",
+            actor=self.actor.name.lower(),
+            phase=phase,
+            command=[" ".join(self.order.arguments())[:STEP_COMMAND_MAX]],
+            started_at=self.at,
+            ended_at=datetime.now(UTC),
+            exit=Exit(code=code, reason="exited"),
+        )
 
 
 class Attachment(Rollout):
@@ -78,6 +101,7 @@ class Attachment(Rollout):
         self._end: End = "asked"
         self._mounts: Sequence[Mount] = ()
         self._streams: set[tuple[int, int]] = set()
+        self._announced: _Announced | None = None
 
     @property
     def enforcement(self) -> dict[str, str]:
@@ -136,6 +160,35 @@ class Attachment(Rollout):
             self._group.wait(LOOK_S, populated)
         return self._end
 
+    @property
+    def container(self) -> str:
+        """The container's id at Docker's; empty where none is known."""
+        return self._target.container
+
+    def announce(self, order: CommandOrder) -> None:
+        """Who enters next does so for this order: its actor and step are those of the processes."""
+        with self._lock:
+            self._require_open()
+            if self._announced is not None:
+                raise RolloutError("another command is being run in it", fix="wait for its end")
+            actor = Actor[order.actor.upper()] if order.actor else self._actor
+            ordinal = self._next_step(order, actor)
+            self._told += bool(ordinal)
+            self._services.sensor.set_step(self._watching.slot, ordinal, actor)
+            self._announced = _Announced(order, actor, ordinal, datetime.now(UTC))
+
+    def conclude(self, code: int) -> None:
+        """What was announced has ended."""
+        with self._lock:
+            if (done := self._announced) is None or self.judged:
+                return
+            self._announced = None
+            self._services.sensor.set_step(self._watching.slot, 0, self._actor)
+            if done.order.step_id is not None:
+                self._told += 1
+                self._facts.step_ends(done.ordinal, done.order.step_id, done.actor, code)
+                self._progress.steps.append(done.step(self._phase or "unknown", code))
+
     def require_phase(self) -> None:
         """Commands are refused whatever the phase is."""
 
@@ -173,6 +226,11 @@ class Attachment(Rollout):
     def _lived(self) -> bool:
         """Whether anything but the agent's own facts is in the record."""
         return self._services.sensor.loss(self._watching.slot).produced > self._told
+
+    @property
+    def _actor(self) -> Actor:
+        """Whose what enters is, where nobody says: as `guard run` has it."""
+        return Actor.PLATFORM if self._phase in ("setup", "verify") else Actor.AGENT
 
     def _require_allowed(self, place: str) -> None:
         file = self._services.home.attachable
@@ -221,6 +279,8 @@ class Attachment(Rollout):
     def _declare(self, phase: PhaseName) -> None:
         self._services.sensor.declare(self._watching.slot, PHASES[phase])
         self._phase, self._facts.phase = phase, PHASES[phase]
+        if self._announced is None:
+            self._services.sensor.set_step(self._watching.slot, 0, self._actor)
         self._edge(begins=True)
         self._progress.phase_begins(phase)
 

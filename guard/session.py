@@ -38,6 +38,9 @@ _log = logging.getLogger("invigilator.session")
 KILL_AFTER_S = 2.0
 """Between the TERM and the KILL of a command that its caller has given up."""
 
+UNKNOWN_CODE = 125
+"""Of a command that its client went away from."""
+
 Body = dict[str, Any]
 T = TypeVar("T")
 
@@ -66,6 +69,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._rollout: Rollout | None = None
         self._joined: Rollout | None = None
+        self._announced = False
         self._commands: dict[int, asyncio.Future[Running]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ttl: asyncio.TimerHandle | None = None
@@ -73,6 +77,8 @@ class Session:
             "create": self._create,
             "attach": self._attach,
             "await_end": self._await_end,
+            "announce": self._announce,
+            "conclude": self._conclude,
             "join": self._join,
             "phase": self._phase,
             "policy": self._policy,
@@ -143,7 +149,7 @@ class Session:
         self._require_unused()
         order = SandboxOrder.model_validate(body["order"])
         self._floor.admit()
-        target = Target(str(body["cgroup"]), bool(body["make"]), body["phase"])
+        target = Target(str(body["cgroup"]), bool(body["make"]), body["phase"], str(body["container"]))
         attachment = self._rollout = Attachment(self._floor.services, order, target)
         try:
             await self._make(attachment.open)
@@ -158,15 +164,29 @@ class Session:
         }
 
     async def _await_end(self, _: Body, __: tuple[int, ...]) -> Body:
-        rollout = self._need_own()
-        if not isinstance(rollout, Attachment):
-            raise GuardError("a sandbox ends when its rollout does", fix="ask for the verdict")
-        return {"ended": await self._wait(rollout.wait_end)}
+        return {"ended": await self._wait(self._need_attachment().wait_end)}
 
     async def _join(self, body: Body, _: tuple[int, ...]) -> Body:
         self._require_unused()
         rollout = self._joined = self._floor.find(str(body["rollout"]))
-        return {"sandbox_id": str(rollout.sandbox_id), "rollout_id": rollout.order.rollout_id}
+        container = rollout.container if isinstance(rollout, Attachment) else None
+        return {
+            "sandbox_id": str(rollout.sandbox_id),
+            "rollout_id": rollout.order.rollout_id,
+            "container": container,
+        }
+
+    async def _announce(self, body: Body, _: tuple[int, ...]) -> Body:
+        order, attachment = CommandOrder.model_validate(body["order"]), self._need_attachment()
+        await self._wait(lambda: attachment.announce(order))
+        self._announced = True
+        return {}
+
+    async def _conclude(self, body: Body, _: tuple[int, ...]) -> Body:
+        attachment, code = self._need_attachment(), int(body["code"])
+        self._announced = False
+        await self._wait(lambda: attachment.conclude(code))
+        return {}
 
     async def _phase(self, body: Body, _: tuple[int, ...]) -> Body:
         rollout, joined = self._need(), self._joined is not None
@@ -255,6 +275,11 @@ class Session:
             raise GuardError("this connection has no sandbox yet")
         return rollout
 
+    def _need_attachment(self) -> Attachment:
+        if not isinstance(rollout := self._need(), Attachment):
+            raise GuardError("the guard is not attached to the rollout's sandbox, it made it")
+        return rollout
+
     def _need_own(self) -> Rollout:
         if self._joined is not None:
             raise GuardError("only who began the rollout ends it")
@@ -291,6 +316,8 @@ class Session:
         if self._ttl is not None:
             self._ttl.cancel()
         self._channel.close()
+        if self._announced:
+            await self._wait(lambda: self._need_attachment().conclude(UNKNOWN_CODE))
         if self._joined is not None:
             for number, started in list(self._commands.items()):
                 if started.done() and not started.cancelled():

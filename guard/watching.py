@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from invigilator.guard.attaching import Attaching
 from invigilator.guard.errors import GuardError
 from invigilator.guard.home import Home
-from invigilator.guard.order import attach_order, new_rollout_id
+from invigilator.guard.order import SandboxOrder, attach_order, new_rollout_id
 from invigilator.incidents.records import Report
 from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox.containers import Containers, Found
@@ -43,15 +43,14 @@ class Watching:
     async def cgroup(self, path: str) -> None:
         """Watch one cgroup to its end."""
         with self._until_asked():
-            await self._watch(path, self.rollout or new_rollout_id(), self.labels, make=False)
+            order = self._order(self.rollout or new_rollout_id(), self.labels)
+            await self._watch(Attaching(order, path, self.home, phase=self.phase))
 
     async def container(self, name: str) -> None:
         """Watch one container to its end."""
         with self._until_asked():
             one = await asyncio.to_thread(lambda: Containers(self.cgroup_parent).find(name))
-            await self._watch(
-                one.place, self.rollout or new_rollout_id(), self._labels_of(one), make=one.early
-            )
+            await self._watch_container(one, self.rollout or new_rollout_id())
 
     async def all_labelled(self) -> None:
         """Watch every container that has the labels, or comes to be, until told to end."""
@@ -106,24 +105,33 @@ class Watching:
     async def _one_of_many(self, one: Found) -> None:
         rollout = self.rollout or one.labels.get(ROLLOUT_LABEL) or one.id
         try:
-            await self._watch(one.place, rollout, self._labels_of(one), make=one.early)
+            await self._watch_container(one, rollout)
         except GuardError as error:
             self.say(f"container {one.name} is not watched: {error}")
         finally:
             if self._places.get(one.id) == one.place:
                 del self._places[one.id]
 
-    async def _watch(self, cgroup: str, rollout: str, labels: Mapping[str, str], *, make: bool) -> None:
-        order = attach_order(
+    async def _watch_container(self, one: Found, rollout: str) -> None:
+        labels = {"container": one.name, "image": one.image, **self.labels}
+        order = self._order(rollout, labels)
+        await self._watch(
+            Attaching(order, one.place, self.home, make=one.early, phase=self.phase, container=one.id)
+        )
+
+    def _order(self, rollout: str, labels: Mapping[str, str]) -> SandboxOrder:
+        return attach_order(
             self.policy,
             rollout_id=rollout,
             run_id=self.run_id,
             attempt=self.attempt,
             labels=dict(labels),
         )
-        async with Attaching(order, cgroup, self.home, make=make, phase=self.phase) as watch:
+
+    async def _watch(self, attaching: Attaching) -> None:
+        async with attaching as watch:
             since = "its beginning" if watch.whole else "now: who is there already is named in the report"
-            self.say(f"rollout {rollout}: watching {watch.cgroup} from {since}")
+            self.say(f"rollout {watch.rollout_id}: watching {watch.cgroup} from {since}")
             ended = asyncio.create_task(watch.ended())
             asked = asyncio.create_task(self._asked.wait())
             try:
@@ -135,9 +143,6 @@ class Watching:
                 asked.cancel()
                 ended.cancel()
             self.told(report, watch.notice)
-
-    def _labels_of(self, one: Found) -> dict[str, str]:
-        return {"container": one.name, "image": one.image, **self.labels}
 
     @contextlib.contextmanager
     def _until_asked(self) -> Iterator[None]:

@@ -135,7 +135,7 @@ def execute(
 
     Streams, signals, terminal and exit status are the command's, as with `guard run`. What it does is in the
     rollout's record, with its actor and step. Who began the rollout still ends it, and that ends the command.
-    Needs root, as does the agent.
+    In a container that `guard attach` watches `docker exec` runs it. Needs root, as does the agent.
 
     \b
     Examples:
@@ -167,11 +167,11 @@ def _execute(
 ) -> int:
     import asyncio
 
+    from invigilator.guard import elsewhere
     from invigilator.guard.attending import Attended, order_on_streams
     from invigilator.guard.cli.options import pairs, seconds
     from invigilator.guard.home import Home
     from invigilator.guard.joined import Joined
-    from invigilator.guard.order import CommandResult
 
     if step is not None and not 0 < len(step) <= 1024:
         raise GuardError("a step's id has 1 to 1024 characters", where="--step")
@@ -185,15 +185,16 @@ def _execute(
         cwd=cwd,
     )
 
-    async def attended() -> tuple[CommandResult, int]:
-        box = Joined(rollout, Home.locate(home))
-        attended = Attended(box)
-        with attended.handlers():
-            async with box:
-                return await attended.execute(order, (0, 1, 2)), attended.output_error
+    async def run() -> tuple[int, int]:
+        async with Joined(rollout, Home.locate(home)) as box:
+            if box.attached:
+                return await elsewhere.execute(box, order), 0
+            attended = Attended(box)
+            with attended.handlers():
+                return (await attended.execute(order, (0, 1, 2))).code, attended.output_error
 
-    result, lost = asyncio.run(attended())
+    code, lost = asyncio.run(run())
     if lost:
         message = f"the command's output could not be written ({os.strerror(lost)}): some is lost"
         print(f"guard: {message}", file=sys.stderr)
-    return result.code
+    return code

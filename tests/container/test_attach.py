@@ -154,7 +154,7 @@ def test_of_a_container_that_runs_who_was_there_is_named_followed_and_the_verdic
     again = node.guard("attach", "--cgroup", place)
     assert again.returncode == 4 and b"watched already" in again.stderr
     refused = node.guard("exec", "late", "--", "true")
-    assert refused.returncode == 125 and b"watches it only" in refused.stderr
+    assert refused.returncode == 125 and b"knows of no container" in refused.stderr
     assert node.guard("phase", "late", "agent").returncode == 0
     inside(daemon, container, "touch /go; until [ -e /done ]; do sleep 0.1; done")
     assert node.guard("phase", "late", "verify").returncode == 0
@@ -179,8 +179,9 @@ def test_at_an_interrupt_the_watch_ends_and_what_is_watched_goes_on(
 ) -> None:
     container = create("sleep 7101")
     daemon.client().start(container)
-    for _ in range(2):
-        one = watch("--container", container, "-p", "swe-task", "--json")
+    for number in range(2):
+        rollout = f"held-{number}"
+        one = watch("--container", container, "-p", "swe-task", "--json", "--rollout", rollout)
         one.hear("who is there already is named")
         code, out = one.end(signal.SIGINT)
         assert code == 0, one.lines
@@ -190,6 +191,31 @@ def test_at_an_interrupt_the_watch_ends_and_what_is_watched_goes_on(
             "partial", None, True,
         )  # fmt: skip
     assert daemon.client().inspect_container(container)["State"]["Running"]
+
+
+def test_a_command_of_the_platform_s_in_somebody_s_container_is_told_as_such(
+    node: Any, daemon: Any, create: Callable[..., str], watch: Callable[..., Watch], monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", daemon.host)
+    container = create("sleep 7102")
+    daemon.client().start(container)
+    one = watch("--container", container, "--rollout", "told", "--phase", "agent", "--json")
+    one.hear("who is there already is named")
+    script = "echo $MINE; echo err >&2; exit 3"
+    words = ["--as", "platform", "--step", "look", "--env", "MINE=1", "--", "sh", "-c", script]
+    done = node.guard("exec", "told", *words)
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"1\n", b"err\n")
+    inside(daemon, container, "true")
+    assert b"cannot be ended from here" in node.guard("exec", "told", "--timeout", "5", "--", "true").stderr
+    report = json.loads(one.end(signal.SIGINT)[1])
+    assert report["failure"] is None
+    query = (
+        "SELECT e.actor AS actor, s.step_id AS step_id FROM events_readable e "
+        "LEFT JOIN steps s ON s.sandbox_id = e.sandbox_id AND s.step = e.step "
+        "WHERE e.rollout_id = 'told' AND e.kind = 'exec' AND e.path = '/bin/busybox' ORDER BY e.seq"
+    )
+    rows = json.loads(node.guard("sql", "--json", query).stdout)
+    assert [(row["actor"], row["step_id"] or "") for row in rows] == [("platform", "look"), ("agent", "")]
 
 
 def test_containers_with_a_label_are_watched_as_they_come(
