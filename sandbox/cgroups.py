@@ -29,6 +29,7 @@ PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
 CONTROLLERS = ("memory", "pids", "cpu")
 FAMILY = "invigilator"
 EMPTY_TIMEOUT_S = 10.0
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.0001, 0.005
 _numbers = itertools.count()
 
 
@@ -135,14 +136,16 @@ class SandboxCgroups:
             poller = select.poll()
             poller.register(init, select.POLLIN)
             poller.poll(EMPTY_TIMEOUT_S * 1000)
-        deadline = time.monotonic() + EMPTY_TIMEOUT_S
-        remaining = [*self.leaves.values(), self.limited, self.init, self.v2, *self.v1.values()]
-        remaining = list(dict.fromkeys(remaining))
+        deadline, pause_s = time.monotonic() + EMPTY_TIMEOUT_S, SHORTEST_PAUSE_S
+        # Init's last: Linux takes a process out of its cgroup a little after it has told of its end.
+        others = [one for one in (*self.leaves.values(), *self.v1.values(), self.limited) if one != self.v2]
+        remaining = [*others, self.init, self.v2]
         while remaining := [folder for folder in remaining if not _removed(folder)]:
             if time.monotonic() > deadline:
                 raise SandboxError(f"the cgroup {remaining[0]} does not become empty")
             _kill(self.v2)
-            time.sleep(0.001)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 class Cgroups:
@@ -183,19 +186,14 @@ class Cgroups:
         limited, names = v2, _names()
         if self.hierarchies.limits_in_v2:
             _pass_on(v2, self.hierarchies.v2_controllers)
-            limited = v2 / next(names)
-            limited.mkdir()
-        init = v2 / next(names)
-        init.mkdir()
-        leaves: dict[PhaseName, Path] = {phase: limited / next(names) for phase in PHASES}
-        for leaf in leaves.values():
-            leaf.mkdir()
+            limited = _made(v2, next(names))
+        init = _made(v2, next(names))
+        leaves: dict[PhaseName, Path] = {phase: _made(limited, next(names)) for phase in PHASES}
         made = SandboxCgroups(v2, init, limited, leaves, {}, limits)
         self._limit_v2(limited, limits)
         for controller, files in limits.v1().items():
             if controller in self._v1 and not _pointless(controller, limits):
-                made.v1[controller] = self._v1[controller] / name
-                made.v1[controller].mkdir()
+                made.v1[controller] = _made(self._v1[controller], name)
                 _write_limits(made.v1[controller], files)
         return made
 
@@ -235,6 +233,13 @@ class Cgroups:
             and controller in self.hierarchies.v2_controllers
         }
         _write_limits(folder, wanted)
+
+
+def _made(folder: Path, name: str) -> Path:
+    """A new folder in another."""
+    made = Path(f"{folder}/{name}")
+    made.mkdir()
+    return made
 
 
 def _names() -> Iterator[str]:
@@ -334,14 +339,22 @@ def _pass_on(folder: Path, controllers: frozenset[str]) -> None:
 
 def _write_limits(folder: Path, files: Mapping[str, str]) -> None:
     for name, value in files.items():
-        file = folder / name
+        file = f"{folder}/{name}"
         try:
-            file.write_text(value)
+            _write(file, value)
         except FileNotFoundError:
             if name not in ("memory.memsw.limit_in_bytes", "memory.swap.max", "memory.oom.group"):
                 raise UnavailableError(f"no {file}: the kernel cannot limit that") from None
         except OSError as error:
             raise SandboxError(f"cannot limit the sandbox: {file} ← {value}: {error.strerror}") from error
+
+
+def _write(file: str, text: str) -> None:
+    fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 def _counter(file: Path, name: str) -> int:
@@ -355,7 +368,7 @@ def _counter(file: Path, name: str) -> int:
 
 def _kill(folder: Path) -> None:
     try:
-        (folder / "cgroup.kill").write_text("1")
+        _write(f"{folder}/cgroup.kill", "1")
     except FileNotFoundError:
         if folder.exists():  # before Linux 5.14
             _kill_one_by_one(folder)

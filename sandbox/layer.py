@@ -31,7 +31,7 @@ from invigilator.sandbox.device import Device
 
 PARTS = ("root", "usr", "workspace")
 SMALLEST_IMAGE_BYTES = 4 << 20
-MKFS_TIMEOUT_S = 60.0
+MKFS_TIMEOUT_S = 300.0
 DROPPERS = 4
 WORTH_FORGETTING_BYTES = 4 << 20
 """Above this, making ext4 forget its dirty pages costs less than writing them (1.2 ms against 2 ms a MiB)."""
@@ -252,8 +252,13 @@ def _make_file_system(template: Path, size: int) -> None:
         "-E", "lazy_itable_init=1,nodiscard,num_backup_sb=0", "-m", "0", "-b", "4096",
         "-i", str(BYTES_PER_INODE), str(unfinished),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, timeout=MKFS_TIMEOUT_S, check=False)
-    shutil.rmtree(furnished)
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=MKFS_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        unfinished.unlink(missing_ok=True)
+        raise UnavailableError(f"mkfs.ext4 took longer than {MKFS_TIMEOUT_S:g} s: run it again") from error
+    finally:
+        shutil.rmtree(furnished)
     if done.returncode != 0:
         unfinished.unlink()
         raise UnavailableError(f"mkfs.ext4 failed: {done.stderr.decode(errors='replace').strip()}")

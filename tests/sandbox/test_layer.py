@@ -46,7 +46,7 @@ def _content(layer: Layer) -> bytes:
 
 
 def _spare(layers: Layers) -> Device:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not layers._spare:
         assert time.monotonic() < deadline, "the device was not kept"
         time.sleep(0.01)
@@ -54,7 +54,7 @@ def _spare(layers: Layers) -> Device:
 
 
 def _stocked(layers: Layers) -> Layer:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not layers._ready:
         assert time.monotonic() < deadline, "no layer was kept in stock"
         time.sleep(0.01)

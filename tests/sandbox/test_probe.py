@@ -32,6 +32,18 @@ def test_a_launcher_that_does_not_compile_is_said(tmp_path: Path) -> None:
         build.launcher(tmp_path, compiler="false")
 
 
+def test_a_compiler_that_does_not_end_is_said_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler, cache = tmp_path / "compiler", tmp_path / "cache"
+    compiler.write_text("#!/bin/sh\nexec sleep 600\n")
+    compiler.chmod(0o700)
+    monkeypatch.setattr(build, "COMPILE_TIMEOUT_S", 0.2)
+    with pytest.raises(UnavailableError, match="did not compile the launcher in"):
+        build.launcher(cache, compiler=str(compiler))
+    assert list(cache.iterdir()) == []
+
+
 def test_the_hierarchies_of_this_machine_have_all_controllers() -> None:
     assert Hierarchies.find().missing == ()
 
