@@ -58,6 +58,9 @@ class Rulesets:
 
     def pin(self, number: int, address: bytes, rules: Sequence[NetRule]) -> None:
         """Of one address (16 bytes), the rules in order, in a set that has an owner: one map update."""
+        owner, _ = self._by_number[number]
+        if not owner:
+            raise ValueError("these rules are shared: others would get the address too")
         known = self._by_rules[self._by_number[number]]
         prefixes = [replace(rule, prefix=address, length=128) for rule in rules]
         for (prefix, length), indexes in compile_rules(prefixes).items():

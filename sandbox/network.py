@@ -11,8 +11,6 @@ goes with the sandbox.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import functools
 import ipaddress
 import itertools
@@ -27,11 +25,12 @@ from invigilator.profiles import network as compiler
 from invigilator.profiles.network import IpAddress, NetRule, NetworkRules
 from invigilator.profiles.policy import EgressRule, PhaseName, Policy
 from invigilator.sandbox import resolver
-from invigilator.sandbox.base import SandboxError, UnavailableError
+from invigilator.sandbox.base import SandboxError
 from invigilator.sandbox.forwarding import Forwarding
 from invigilator.sandbox.launching import Launcher
 from invigilator.sandbox.resolver import upstream
 from invigilator.sandbox.spec import Op, Specification
+from invigilator.sandbox.tables import Tables
 
 NETWORK = ipaddress.ip_network("100.127.192.0/19")
 INSIDE = "eth0"
@@ -56,7 +55,7 @@ class Needs:
 
 
 def needs(policy: Policy) -> Needs:
-    """All phases taken together; `SandboxError` where a name of the policy has no address."""
+    """All phases taken together, each name looked up once; `SandboxError` where one has no address."""
     if not compiler.needs_link(policy):
         return Needs(False, False, ())
     try:
@@ -113,7 +112,7 @@ class Links:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self._lock = threading.Lock()
-        self._tables: _Tables | None = None
+        self._tables: Tables | None = None
         self._live: set[str] = set()
         self._forwarding = Forwarding()
 
@@ -136,18 +135,15 @@ class Links:
 
     def admit(self, link: Link, wanted: Needs, name: str, addresses: Sequence[IpAddress]) -> None:
         """Let the addresses of a name through that some rule of `wanted.named` is about."""
-        plain = ", ".join(str(one) for one in addresses if one.version == 4)  # the link carries no IPv6
+        plain = [one for one in addresses if one.version == 4]  # the link carries no IPv6
         if wanted.open or not plain:
             return
-        lines = [
-            f"add element netdev {link.name} {_set(number)} {{ {plain} }}"
-            for number, rule in enumerate(wanted.named)
-            if names.matches(rule.target, name)
-        ]
         with self._lock:
             if self._tables is None:
                 raise SandboxError("the sandbox's link is gone")
-            self._tables.run("\n".join([*lines, ""]))
+            for number, rule in enumerate(wanted.named):
+                if names.matches(rule.target, name):
+                    self._tables.add(link.name, _set(number), plain)
 
     def change(self, link: Link, wanted: Needs) -> None:
         """Let other traffic through, from one packet to the next."""
@@ -179,9 +175,9 @@ class Links:
         self._tables = None
         self._forwarding.off()
 
-    def _ready(self) -> _Tables:
+    def _ready(self) -> Tables:
         if self._tables is None:
-            self._tables = _Tables()
+            self._tables = Tables()
             name = f"{PREFIX}{os.getpid():x}-all-{next(_numbers)}"
             self._tables.run(masquerade_text(name, self._forwarding.on(_uplinks())))
         return self._tables
@@ -299,35 +295,3 @@ def _uplinks() -> set[str]:
 def _sysctl(name: str, value: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         Path("/proc/sys/net", name).write_text(value)
-
-
-class _Tables:
-    """libnftables with one netlink socket, to which the tables belong."""
-
-    def __init__(self) -> None:
-        try:
-            self._library = ctypes.CDLL("libnftables.so.1")
-        except OSError as error:
-            raise UnavailableError("a policy with egress needs nftables: apt-get install nftables") from error
-        self._library.nft_ctx_new.restype = ctypes.c_void_p
-        self._library.nft_ctx_free.argtypes = [ctypes.c_void_p]
-        self._library.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-        for name in ("nft_ctx_buffer_error", "nft_ctx_buffer_output", "nft_ctx_get_error_buffer"):
-            getattr(self._library, name).argtypes = [ctypes.c_void_p]
-        self._library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
-        self._context = self._library.nft_ctx_new(0)
-        if not self._context:
-            raise OSError(errno.ENOMEM, "nftables")
-        self._library.nft_ctx_buffer_error(self._context)
-
-    def run(self, text: str) -> None:
-        """nft(8) commands; `SandboxError` where one fails."""
-        if self._library.nft_run_cmd_from_buffer(self._context, text.encode()) != 0:
-            said = self._library.nft_ctx_get_error_buffer(self._context) or b""
-            raise SandboxError(f"nftables refuses the link's filter: {said.decode(errors='replace').strip()}")
-
-    def close(self) -> None:
-        """Drop the tables."""
-        if self._context:
-            self._library.nft_ctx_free(self._context)
-        self._context = None

@@ -6,7 +6,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from invigilator.profiles.names import BELOW_WILDCARD_MAX_NAMES, Decision, NameRules
+from invigilator.profiles.names import (
+    BELOW_WILDCARD_MAX_NAMES,
+    Decision,
+    NameRules,
+    canonical,
+    is_wildcard,
+    matches,
+)
 from invigilator.profiles.network import IpAddress, mapped, network_of
 from invigilator.profiles.pins import Family, Pins, sort
 from invigilator.profiles.policy import Network, PhaseName, Policy
@@ -43,7 +50,7 @@ class Answers:
         self._networks = {phase: network_of(policy, phase) for phase in PHASES}
         self._pins = Pins(policy, hosts)
         self._rules = {phase: NameRules(network) for phase, network in self._networks.items()}
-        self._in_force: set[tuple[str, Family]] = set()
+        self._in_force = {(name, family) for name in self._exact(hosts) for family in (4, 6)}
         self._below: set[str] = set()
         self._told: set[tuple[PhaseName, str]] = set()
         self._limited = False
@@ -79,6 +86,13 @@ class Answers:
         if self.events is not None and not self._fast:
             self._fast = True
             self.events.limit(LimitHit("questions", maximum, maximum))
+
+    def _exact(self, hosts: Mapping[str, Sequence[str]]) -> list[str]:
+        """Names that no wildcard is about too: the rules have had their addresses from the start."""
+        rules = [rule for network in self._networks.values() for rule in network.egress]
+        wild = [rule.target for rule in rules if is_wildcard(rule.target)]
+        found = map(canonical, hosts)
+        return [name for name in found if not any(matches(target, name) for target in wild)]
 
     def _decide(self, name: str) -> Decision:
         decision = self._rules[self.phase].decide(name)

@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from invigilator.sandbox.base import SandboxError
@@ -35,15 +35,34 @@ FOUND_MAX = 512
 """Addresses that one answer of a name server can hold."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Served:
+    """`lock`: nothing is put in force for one that has left, whose number in the sensor may be another's."""
+
     answers: Answers
     udp: socket.socket
     tcp: socket.socket
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    gone: bool = False
 
     def close(self) -> None:
         self.udp.close()
         self.tcp.close()
+        with self.lock:
+            self.gone = True
+
+    def answer(self, told: _Told) -> Answer:
+        """What a question comes to."""
+        with self.lock:
+            if self.gone:
+                return REFUSE
+            if told.number is None:
+                self.answers.too_fast(int(BURST))
+            elif told.found is None:
+                return self.answers.ask(told.name, told.family)
+            else:
+                return self.answers.found(told.name, told.family, told.found)
+        return REFUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +116,10 @@ class Resolver:
         with self._lock:
             served = self._served.pop(number, None)
             if served is not None:
-                served.close()
                 with contextlib.suppress(OSError):
                     self._send({"drop": number})
+        if served is not None:
+            served.close()
 
     @property
     def pid(self) -> int | None:
@@ -110,13 +130,13 @@ class Resolver:
         """End the process."""
         self._closing.set()
         with self._lock:
-            for served in self._served.values():
-                served.close()
-            self._served.clear()
+            left, self._served = list(self._served.values()), {}
             if self._control is not None:
                 # Wakes the listener, which a close alone would not.
                 with contextlib.suppress(OSError):
                     self._control.shutdown(socket.SHUT_RDWR)
+        for served in left:
+            served.close()
         if self._listener is not None:
             self._listener.join(END_S)
         self._end_process()
@@ -161,10 +181,8 @@ class Resolver:
     def _answer(self, told: _Told) -> None:
         served, answer = self._served.get(told.sandbox), REFUSE
         try:
-            if served is not None and told.number is None:
-                served.answers.too_fast(int(BURST))
-            elif served is not None:
-                answer = _asked(served.answers, told)
+            if served is not None:
+                answer = served.answer(told)
         except Exception:
             _log.exception("a question for %r could not be answered", told.name)
         if told.number is not None:
@@ -184,12 +202,6 @@ class Resolver:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _asked(answers: Answers, told: _Told) -> Answer:
-    if told.found is None:
-        return answers.ask(told.name, told.family)
-    return answers.found(told.name, told.family, told.found)
 
 
 def _read(data: bytes) -> _Told:

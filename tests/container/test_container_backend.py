@@ -156,3 +156,41 @@ def test_containers_of_a_dead_agent_are_removed_by_the_next(
     while list(Path("/sys/fs/cgroup").glob(f"**/{out.strip()}")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_container_asks_the_guard_for_names(as_host: Callable[[str], str]) -> None:
+    out = as_host(
+        SERVE
+        + textwrap.dedent(
+            """
+            import dns.message, dns.rrset
+            from invigilator.sandbox.base import NameEvents
+            os.environ["INVIGILATOR_NAMESERVERS"] = "127.0.0.1:5399"
+            def upstream(server):
+                while True:
+                    data, peer = server.recvfrom(999)
+                    query = dns.message.from_wire(data)
+                    response, asked = dns.message.make_response(query), query.question[0]
+                    if asked.rdtype == 1:
+                        response.answer.append(dns.rrset.from_text(asked.name, 9, "IN", "A", "198.51.100.1"))
+                    server.sendto(response.to_wire(), peer)
+            server = socket.socket(type=socket.SOCK_DGRAM)
+            server.bind(("127.0.0.1", 5399))
+            threading.Thread(target=upstream, args=[server], daemon=True).start()
+            rule = EgressRule(name="web", target="*.zone.example", ports=[80], private=True)
+            box, refused = box_of(network=Network(egress=[rule])), []
+            box.on_names(NameEvents(lambda *_: None, lambda *one: refused.append(one), lambda _: None))
+            ask = 'nc -w {} {} 80 </dev/null 2>/dev/null; echo " $?"'
+            print(sh(box, "cat /etc/resolv.conf").split())
+            print(sh(box, ask.format(1, "198.51.100.1")).split(), end=" ")
+            print(sh(box, ask.format(20, "a.zone.example")).split())
+            print(sh(box, ask.format(20, "other.example")).split()[-1], refused, box.enforcement()["names"])
+            box.remove(), backend.close(), process.close()
+            """
+        )
+    )
+    assert out.splitlines() == [
+        "['nameserver', '127.0.0.53']",
+        "['1'] ['served', '0']",
+        "1 [('agent', 'other.example', 'default_action')] enforce",
+    ]

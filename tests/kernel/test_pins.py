@@ -61,6 +61,8 @@ def test_a_pin_is_one_sandboxs_alone_and_goes_with_its_rules(box: Box) -> None:
     box.sensor.unregister(other)
     box.sensor.pin(box.slot, Phase.AGENT, mapped("10.9.0.7"), [WEB])
     box.sensor.set_network(box.slot, Phase.AGENT, False, [BLOCK])
+    with pytest.raises(ValueError, match="shared"):
+        box.sensor.pin(box.slot, Phase.AGENT, mapped("10.9.0.7"), [WEB])
     assert answers(box) == [errno.EPERM, 0, errno.EPERM]
 
 

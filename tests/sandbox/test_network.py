@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -190,3 +191,36 @@ def test_the_filter_says_what_the_rules_say() -> None:
     assert "ip daddr 10.1.0.0/32 accept" in text
     assert "ip daddr 10.1.0.0/16 meta l4proto { tcp, udp } th dport 53-53 accept" in text
     assert "policy drop" in text and "ip saddr != 100.127.192.1 drop" in text and "::" not in text
+
+
+def test_addresses_of_names_are_added_to_their_rules_alone_and_a_refusal_is_told(as_host) -> None:  # type: ignore[no-untyped-def]
+    out = as_host(
+        """
+        import ipaddress, json
+        from invigilator.sandbox.base import SandboxError
+        from invigilator.sandbox.network import Needs
+        named = tuple(EgressRule(name=name, target=f"*.{name}.example") for name in ("one", "two"))
+        box = box_of(Network(egress=list(named)))
+        links, link, wanted = backend._shared.links, box._link, Needs(True, False, (), {}, named)
+        tables, own = links._tables, links._tables._socket
+        links.admit(link, wanted, "a.one.example", [ipaddress.ip_address("198.51.100.7")])
+        links.admit(link, wanted, "b.one.example", [ipaddress.ip_address(f"198.51.100.{n}") for n in (7, 8)])
+        tables._socket = None  # as the library itself says it
+        links.admit(link, wanted, "a.two.example", [ipaddress.ip_address("198.51.100.9")])
+        told = subprocess.run(["nft", "-j", "list", "table", "netdev", link.name], capture_output=True)
+        listed = [one["set"] for one in json.loads(told.stdout)["nftables"] if "set" in one]
+        sets = {one["name"]: sorted(one["elem"]) for one in listed}
+        tables._socket = own
+        try:
+            tables.add(link.name, "n7", [ipaddress.ip_address("198.51.100.9")])
+        except SandboxError as error:
+            said = str(error)
+        box.remove()
+        print(json.dumps([own is not None, sets, said]))
+        """
+    )
+    assert json.loads(out) == [
+        True,
+        {"n0": ["198.51.100.7", "198.51.100.8"], "n1": ["198.51.100.9"]},
+        "nftables refuses an address for the link's filter: No such file or directory",
+    ]

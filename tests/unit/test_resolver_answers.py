@@ -80,7 +80,10 @@ def test_names_of_the_policy_have_the_addresses_of_the_start() -> None:
     answers, told = made(policy(FILES), {"files.example.org": ["198.41.0.4"]})
     assert answers.ask("files.example.org", 4) == Answer("have", ("198.41.0.4",))
     assert answers.ask("files.example.org", 6) == NOTHING
-    assert told.done[0] == ("admit", "files.example.org", "198.41.0.4")
+    assert told.done == []  # in force since then
+    both, told = made(policy(FILES, ZONE), {"files.example.org": ["198.41.0.4"]})
+    assert both.ask("files.example.org", 4) == Answer("have", ("198.41.0.4",))
+    assert told.done[-1] == ("pin", "setup", raw("198.41.0.4"), ("files", "zone"))
 
 
 def test_a_name_that_leads_inside_is_refused_by_its_rule_and_nothing_is_pinned() -> None:
