@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from invigilator.guard.research import Invigilator
     from invigilator.incidents.records import Report
 
+RUN = "proof"
+"""The run of a proof's rollouts, by which a researcher's queries can leave them out."""
 TIMEOUT_S = 600.0
 ATTACK_S = 30.0
 NOT_RUN = (126, 127)
@@ -141,7 +143,9 @@ def _box(policy: Policy, options: Options, title: str) -> SyncSandbox:
         workspace=options.workspace,
         root=options.root,
         home=options.home,
+        run_id=RUN,
         rollout_id=f"{title}-{uuid.uuid4().hex[:12]}",
+        labels={"proof": policy.name},
         copy_back=False,
     )
 

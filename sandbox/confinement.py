@@ -7,8 +7,12 @@ from pathlib import Path
 
 from invigilator.profiles import seccomp
 from invigilator.profiles.policy import Policy
+from invigilator.profiles.seccomp_writer import SeccompMissingError
+from invigilator.sandbox.base import UnavailableError
 from invigilator.sandbox.cgroups import Hierarchies, SandboxCgroups
 
+KERNEL = Path("/proc/sys/kernel/seccomp")
+"""There where the kernel takes filters (seccomp(2))."""
 CAPABILITIES = {
     "chown": 0, "dac_override": 1, "fowner": 3, "fsetid": 4, "kill": 5, "setgid": 6, "setuid": 7,
     "setpcap": 8, "net_bind_service": 10, "sys_chroot": 18, "mknod": 27, "audit_write": 29, "setfcap": 31,
@@ -27,6 +31,19 @@ def capabilities(platform: bool) -> int:
     return bits | 1 << WAKE_ALARM if platform else bits
 
 
+def require_filters(policy: Policy) -> None:
+    """`UnavailableError` where the policy refuses system calls and nothing here can."""
+    try:
+        refusing = seccomp.compile(policy, "agent") != seccomp.ALLOW_ALL
+    except SeccompMissingError as error:
+        raise UnavailableError(f"no system call can be refused here: {error}") from error
+    if refusing and not KERNEL.is_dir():
+        raise UnavailableError(
+            "this kernel has no seccomp filters: boot one that has (CONFIG_SECCOMP_FILTER), or write"
+            " `mode: observe`"
+        )
+
+
 def enforcement(
     policy: Policy, groups: SandboxCgroups, hierarchies: Hierarchies, *, linked: bool, named: bool = False
 ) -> Mapping[str, str]:
@@ -34,7 +51,7 @@ def enforcement(
     `named`: the guard's resolver hands out names; absent: nobody does, or others that addresses allow."""
     observing = policy.mode == "observe"
     limited = all((groups.v1.get(name, groups.limited)).is_dir() for name in ("memory", "pids"))
-    filtered = bool(seccomp.compile(policy, "agent")) and Path("/proc/sys/kernel/seccomp").is_dir()
+    filtered = bool(seccomp.compile(policy, "agent")) and KERNEL.is_dir()
     return {
         "seccomp": "enforce" if filtered else "off",
         "apparmor": "absent",

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from invigilator.profiles import limits as limit_compiler
 from invigilator.profiles.policy import Policy
-from invigilator.sandbox import hidden, masks, network, root
+from invigilator.sandbox import confinement, hidden, masks, network, root
 from invigilator.sandbox.base import Became, SandboxError, SandboxSpec, UnavailableError
 from invigilator.sandbox.container_recipe import Furnishing
 from invigilator.sandbox.engine import PAUSE, Container, Engine, Image, Wanted
@@ -58,6 +58,7 @@ class ContainerSandbox(ProcessSandbox):
         spec, shared = self.spec, self._shared
         if spec.image is None:
             raise SandboxError("the container backend needs an image: give --image")
+        confinement.require_filters(spec.policy)
         limits = limit_compiler.compile(spec.policy)
         with self._watch.step("image"):
             self._image = self._engine.image(spec.image)

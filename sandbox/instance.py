@@ -347,6 +347,7 @@ class ProcessSandbox(Sandbox):
 
     def _prepare(self) -> None:
         spec, shared = self.spec, self._shared
+        confinement.require_filters(spec.policy)
         limits = limit_compiler.compile(spec.policy)
         with self._watch.step("root"):
             self._lowers = self._choose_root()
