@@ -20,13 +20,14 @@ Where = npt.NDArray[np.bool_]
 @dataclass(slots=True)
 class SlotOrder:
     """The numbers of one sandbox: handed out up to `delivered`; `settled` of them the kernel lost and
-    counted, `vanished` never came though nothing counted them."""
+    counted, `vanished` never came though nothing counted them. `held`: none is handed out for now."""
 
     delivered: int = 0
     settled: int = 0
     vanished: int = 0
     noticed: float | None = None
     horizon: int = 0
+    held: bool = False
 
     def take_whole(self, last: int, count: int) -> bool:
         """Hand out `count` events up to number `last`, where none is missing between them and the last."""

@@ -149,6 +149,8 @@ class Reader:
     ) -> int:
         """How many of a slot's sorted events may be handed out."""
         order = self._orders(slot)
+        if order is not None and order.held:
+            return 0
         if order is None or (missing is None and order.take_whole(int(seqs[-1]), len(seqs))):
             return len(seqs)
         lost = int(self._lost[slot, :, :2].sum())

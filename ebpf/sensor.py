@@ -176,9 +176,16 @@ class Sensor:
             self._slots["registration"][slot] = 0
         time.sleep(QUARANTINE_S)
 
+    def hold(self, slot: int) -> None:
+        """Hand out nothing of the sandbox before its mounts are set: its paths would not be known."""
+        with self._lock:
+            self._registered[slot].order.held = True
+            self._table.defer(slot)
+
     def set_mounts(self, slot: int, mounts: Sequence[tuple[int, bytes, bytes]]) -> None:
         """The sandbox's mounts: (s_dev as the kernel numbers it, folder of that file system, mount point)."""
         with self._lock:
+            self._registered[slot].order.held = False
             self._table.set_mounts(slot, [Mount(*mount) for mount in mounts])
 
     def arm(self, slot: int) -> None:
@@ -383,6 +390,7 @@ class Sensor:
             self._slots["registration"][slot] = 0
             self._scope(slot, self._registered[slot].cgroups, drop=True)
             entry = self._registered.pop(slot)
+            entry.order.held = False
             for key in entry.streams:
                 self._kernel.delete("streams", key)
             for key in entry.watched:

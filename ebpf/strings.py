@@ -71,17 +71,27 @@ class StringTable:
         self._own: dict[int, bytes] = {}
         self._next_own = SERIALS
         self._mounts: dict[int, MountTable] = {}
+        self._deferred: dict[int, list[tuple[int, int, int, bytes]]] = {}
 
     def __len__(self) -> int:
         return int(self._present.sum()) - 1 + len(self._own)
 
     def set_mounts(self, slot: int, mounts: Sequence[Mount]) -> None:
-        """The mount table of a sandbox; for strings that arrive from now on."""
+        """The mount table of a sandbox; for strings that arrive from now on, and those that were deferred."""
         self._mounts[slot] = MountTable(mounts)
+        for serial, dev, role, raw in self._deferred.pop(slot, ()):
+            place = (serial - self._base) % SERIALS + 1
+            if place < len(self._texts):
+                self._texts[place] = self._locate(slot, dev, role, raw)
+
+    def defer(self, slot: int) -> None:
+        """Remember the sandbox's paths until its mounts are set: nobody may ask for them before."""
+        self._deferred.setdefault(slot, [])
 
     def forget_slot(self, slot: int) -> None:
         """The sandbox is gone."""
         self._mounts.pop(slot, None)
+        self._deferred.pop(slot, None)
 
     def add(self, serial: int, slot: int, dev: int, role: int, raw: bytes) -> None:
         """A string from the kernel."""
@@ -95,6 +105,8 @@ class StringTable:
             if text is not raw:
                 self._redacted[place] = self._any_redacted = True
         elif role in (ROLE_OBJECT, ROLE_JOINED):
+            if slot in self._deferred:
+                self._deferred[slot].append((serial, dev, role, raw))
             text = self._locate(slot, dev, role, raw)
         self._texts[place] = text
         self._present[place] = True

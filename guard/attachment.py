@@ -266,6 +266,8 @@ class Attachment(Rollout):
             raise _taken(group, error) from error
         self._learn_mounts(begun=True)
         self._learn_streams()
+        if not self._mounts:
+            sensor.hold(slot)
         sensor.arm(slot)
         self._since = datetime.now(UTC)
         self._progress.started_at = self._since
@@ -273,6 +275,8 @@ class Attachment(Rollout):
         if not self._whole:
             self._before = group.processes()
             self._holes |= SEEN
+            self._learn_mounts(begun=True)
+            self._give_up_mounts()
             while sensor.adopt(slot, group.threads()):
                 pass
 
@@ -297,13 +301,13 @@ class Attachment(Rollout):
                         return
                     self._learn_mounts(begun=lived)
                     self._learn_streams()
-                if lived:
+                if lived and (self._mounts or not populated):
                     break
                 time.sleep(MEET_S)
-            if not self._mounts:
-                self._holes |= {"process", "file"}
             if not self._streams:
                 self._holes.add("output")
+            with self._lock:
+                self._give_up_mounts()
         except Exception:
             _log.exception("sandbox %s: its container's beginning could not be seen", self.sandbox_id)
             self._holes |= SEEN
@@ -312,11 +316,16 @@ class Attachment(Rollout):
         mounts = self._group.mounts(any_root=begun)
         if not mounts or mounts == self._mounts:
             return
-        first, self._mounts = not self._mounts, mounts
+        self._mounts = mounts
         table = [(one.dev, one.fs_root, one.mount_point) for one in mounts]
         self._services.sensor.set_mounts(self._watching.slot, table)
-        if first and self._lived:
-            self._holes |= {"process", "file"}
+
+    def _give_up_mounts(self) -> None:
+        """What was seen is handed out, by whatever names: nobody lived long enough to be asked for better."""
+        if not self._mounts and not self.judged:
+            if self._lived:
+                self._holes |= {"process", "file"}
+            self._services.sensor.set_mounts(self._watching.slot, [])
 
     def _learn_streams(self) -> None:
         with self._group.streams() as streams:
@@ -346,6 +355,7 @@ class Attachment(Rollout):
         if not ended:
             self._holes |= SEEN
         self._services.sensor.halt(self._watching.slot)
+        self._give_up_mounts()
         self._attempt("the last phase could not be ended", self._leave_phase)
         evidence = settle(replace(self._services, denials=None), self._watching, self.fail)
         course = Course(str(self.sandbox_id), self._progress, self.enforcement)

