@@ -11,6 +11,7 @@ from invigilator.profiles import apparmor, canonical, limits, network, protected
 from invigilator.profiles.library import Loaded
 from invigilator.profiles.paths import to_text
 from invigilator.profiles.policy import PhaseName, Policy
+from invigilator.sandbox.resolver.upstream import lookup
 
 Tier = Literal["apparmor", "seccomp", "network", "cgroup"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
@@ -64,7 +65,7 @@ def _limits(policy: Policy) -> dict[str, Any]:
 def _network(policy: Policy, phase: PhaseName, *, resolve: bool) -> dict[str, Any]:
     if not resolve:
         return network.network_of(policy, phase).model_dump(mode="json")
-    compiled = network.compile(policy, phase)
+    compiled = network.compile(policy, phase, lookup)
     rules, binds = (
         [rule._asdict() | {"prefix": rule.prefix.hex()} for rule in each]
         for each in (compiled.rules, compiled.binds)

@@ -24,6 +24,7 @@ from invigilator.profiles.access import only_apparmor
 from invigilator.profiles.names import has_names
 from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox.base import Backend, CanaryFile, Mount, Sandbox, SandboxSpec
+from invigilator.sandbox.resolver.upstream import lookup
 
 PHASES: Mapping[PhaseName, Phase] = {"setup": Phase.SETUP, "agent": Phase.AGENT, "verify": Phase.VERIFY}
 
@@ -118,7 +119,7 @@ def arm(
 def _addresses(sandbox: Sandbox, name: str) -> Sequence[str]:
     """What a name led to when the sandbox was made: name servers may answer otherwise by now."""
     known = sandbox.hosts.get(name)
-    return network.system_resolver(name) if known is None else known
+    return lookup(name) if known is None else known
 
 
 def _backend(services: Services, name: str) -> Backend:

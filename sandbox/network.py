@@ -59,6 +59,9 @@ def needs(policy: Policy) -> Needs:
     if not compiler.needs_link(policy):
         return Needs(False, False, ())
     try:
+        named = tuple(_named(policy))
+        if named:
+            upstream.servers()
         resolve = functools.cache(upstream.lookup)
         phases: list[NetworkRules] = [compiler.compile(policy, phase, resolve) for phase in _PHASES]
     except (compiler.NetworkError, upstream.SettingError) as error:
@@ -66,7 +69,7 @@ def needs(policy: Policy) -> Needs:
     hosts = {name: found for rules in phases for name, found in rules.hosts.items()}
     allowed = dict.fromkeys(rule for rules in phases for rule in rules.rules if rule.allow)
     is_open = any(rules.default_allow for rules in phases)
-    return Needs(True, is_open, tuple(allowed), hosts, tuple(_named(policy)))
+    return Needs(True, is_open, tuple(allowed), hosts, named)
 
 
 def _named(policy: Policy) -> list[EgressRule]:

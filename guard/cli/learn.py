@@ -191,15 +191,17 @@ def _relative(file: Path, folder: Path) -> str:
 
 
 def _hosts(facts: Sequence[Recording]) -> dict[str, tuple[str, ...]]:
-    """Addresses, as this machine's resolver has them now, of the names that were asked for."""
-    from invigilator.profiles.network import system_resolver, target_network
+    """Addresses, as the node's name servers have them now, of the names that were asked for."""
+    from invigilator.profiles.names import is_wildcard
+    from invigilator.profiles.network import target_network
+    from invigilator.sandbox.resolver.upstream import lookup
 
     found = {}
     for raw in sorted({name for recording in facts for name in recording.names}):
         try:
             name = raw.decode("ascii")
-            if target_network(name) is None:
-                found[name] = tuple(system_resolver(name))
+            if target_network(name) is None and not is_wildcard(name):
+                found[name] = tuple(lookup(name))
         except (ValueError, OSError):
             continue
     return found

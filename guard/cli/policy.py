@@ -180,11 +180,12 @@ def explain(
     """
     from invigilator.guard.cli.output import plain, print_json
     from invigilator.guard.errors import GuardError
-    from invigilator.profiles import library, network, seccomp
+    from invigilator.profiles import library, seccomp
     from invigilator.profiles.explain import explain as answer
+    from invigilator.sandbox.resolver import upstream
 
     loaded = library.load_with_places(policy)
-    resolver = network.system_resolver if resolve else None
+    resolver = upstream.lookup if resolve else None
     if action is Action.syscall and not seccomp.known(target):
         fix = "check the spelling (man 2 syscalls)"
         raise GuardError("this machine's libseccomp knows no such system call", where=target, fix=fix)

@@ -12,3 +12,7 @@ from __future__ import annotations
 ADDRESS = "127.0.0.53"
 """Of the sandbox's own loopback, away from 127.0.0.1, where tasks have servers of their own."""
 PORT = 53
+RATE_PER_S, BURST = 50.0, 200.0
+"""Questions of one sandbox. Beyond, its socket is not read: the kernel drops what does not fit."""
+CONTROL_BYTES = 64 << 10
+"""Of one message between the agent and the process."""

@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from invigilator.sandbox.base import SandboxError
-from invigilator.sandbox.resolver import ADDRESS, PORT
+from invigilator.sandbox.resolver import ADDRESS, BURST, CONTROL_BYTES, PORT
 from invigilator.sandbox.resolver.answers import REFUSE, Answer, Answers
-from invigilator.sandbox.resolver.process import BURST, CONTROL_BYTES, RECEIVE_BYTES
 
 _log = logging.getLogger("invigilator.resolver")
 
 _CLONE_NEWNET = 0x4000_0000
+RECEIVE_BYTES = 32 << 10
+"""Of questions that wait for one sandbox."""
 SEND_S = 5.0
 END_S = 5.0
 RESTART_S = 1.0
@@ -213,11 +214,13 @@ def _read(data: bytes) -> _Told:
             return _Told(sandbox)
         found = body.get("found")
         told = _Told(sandbox, int(body["n"]), str(body["name"]), int(body["family"]), found)
+        if not isinstance(found, list | None):
+            raise TypeError
         if len(told.name) > TEXT_MAX or told.family not in (0, 4, 6) or len(found or ()) > FOUND_MAX:
             raise ValueError
         for one in found or ():
             ipaddress.ip_address(str(one))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise _ProtocolError from error
     return told
 

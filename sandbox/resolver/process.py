@@ -24,23 +24,19 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from invigilator.sandbox.resolver import upstream, wire
+from invigilator.sandbox.resolver import BURST, CONTROL_BYTES, RATE_PER_S, upstream, wire
 from invigilator.sandbox.resolver.asking import Upstream
 
 UID = 61_501
 """Of the resolver, beside the service's 61,500: a number that nobody has."""
-RATE_PER_S, BURST = 50.0, 200.0
-"""Questions of one sandbox. Beyond, its socket is not read: the kernel drops what does not fit."""
 AT_ONCE = 8
 """Questions of one sandbox that are under way, and its connections."""
 QUESTIONS_MAX = 8
 """Of one connection, which counts as one question in the rate."""
 IDLE_S = 5.0
 """Of a connection without a whole question."""
-RECEIVE_BYTES = 32 << 10
 MEMORY_BYTES = 1 << 30
 AGENT_S = 10.0
-CONTROL_BYTES = 64 << 10
 _PR_SET_NO_NEW_PRIVS = 38
 _LENGTH = struct.Struct("!H")
 

@@ -17,7 +17,7 @@ PROBE_S = 1.0
 PORT = 53
 
 
-class SettingError(ValueError):
+class SettingError(OSError):
     """The setting cannot be read; the message says what to write."""
 
 

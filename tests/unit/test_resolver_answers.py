@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from invigilator.profiles.names import BELOW_WILDCARD_MAX_NAMES
 from invigilator.profiles.network import IpAddress, NetRule, address_of, mapped
 from invigilator.profiles.policy import EgressRule, Network, PhaseName, PhaseRules, Policy
 from invigilator.sandbox.base import LimitHit, NameEvents
-from invigilator.sandbox.resolver import upstream
+from invigilator.sandbox.resolver import keeper, upstream
 from invigilator.sandbox.resolver.answers import REFUSALS_MAX, Answer, Answers
 
 FILES = EgressRule(name="files", target="files.example.org", ports=[443])
@@ -162,6 +166,33 @@ def test_what_cannot_be_put_in_force_is_not_handed_out() -> None:
     unwatched = Answers(policy(ZONE), {}, told.admit)
     unwatched.phase = "agent"
     assert unwatched.found("b.example.org", 4, ["198.41.0.4"]) == REFUSE
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["sandbox", "n", "name", "family", "found", "limit"]), inner)
+    ),
+)
+
+
+@given(
+    JSON | st.fixed_dictionaries({"sandbox": JSON, "n": JSON, "name": JSON, "family": JSON, "found": JSON})
+)
+def test_what_the_process_says_is_a_question_or_refused(said: object) -> None:
+    try:
+        told = keeper._read(json.dumps(said).encode())
+    except keeper._ProtocolError:
+        return
+    assert told.number is None or (len(told.name) <= keeper.TEXT_MAX and told.family in (0, 4, 6))
+    assert all(address_of(one) for one in told.found or ())
+
+
+@given(st.binary(max_size=99))
+def test_other_bytes_of_the_process_are_refused(data: bytes) -> None:
+    with contextlib.suppress(keeper._ProtocolError):
+        assert isinstance(keeper._read(data).sandbox, int)
 
 
 @pytest.mark.parametrize(
