@@ -16,6 +16,7 @@ from invigilator.profiles import access, network, protected, seccomp
 from invigilator.profiles.learning import Connection, Recording
 from invigilator.profiles.learning.network import own_ports
 from invigilator.profiles.policy import AppArmorRules, Policy
+from invigilator.sandbox.resolver.upstream import lookup
 
 if TYPE_CHECKING:
     from invigilator.guard.research import Invigilator
@@ -116,7 +117,7 @@ def stated(policy: Policy, case: Case) -> Iterator[Row]:
             refused.append(f"{use.access} {use.path.decode('utf-8', 'backslashreplace')}")
     title = f"{case.report.rollout_id}: {len(case.facts.uses)} recorded uses of files are allowed"
     yield Row(title, "failed" if refused else "proven", "policy", _few(refused, "denied"))
-    rules = network.compile(policy, "agent")
+    rules = network.compile(policy, "agent", lookup)
     closed = [_said(one) for one in sorted(case.facts.connections) if not rules.decide(*one)[0]]
     title = f"{case.report.rollout_id}: {len(case.facts.connections)} recorded connections are allowed"
     yield Row(title, "failed" if closed else "proven", "policy", _few(closed, "denied"))
@@ -194,7 +195,7 @@ def _commands(case: Case) -> list[tuple[str, list[bytes | str]]]:
 
 
 def _attacked(policy: Policy, options: Options) -> list[Row]:
-    rules = network.compile(policy, "agent")
+    rules = network.compile(policy, "agent", lookup)
     closed = [one for one in attacks.ADDRESSES if not rules.decide(*one, network.PROTOCOLS["tcp"])[0]]
     own = own_ports(rules)
     untaken = [one for one in attacks.OWN if not own.decide(*one, network.PROTOCOLS["tcp"])[0]]
