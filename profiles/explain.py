@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from invigilator.profiles import access as access_rules
-from invigilator.profiles import binds, capabilities, names, network, seccomp
+from invigilator.profiles import binds, capabilities, network, seccomp
 from invigilator.profiles.access import SIDES
 from invigilator.profiles.apparmor import raw
+from invigilator.profiles.endpoints import address_of, egress_decides, endpoint, is_own_loopback
 from invigilator.profiles.errors import Place
 from invigilator.profiles.library import Loaded
 from invigilator.profiles.paths import canonical, to_bytes, to_text
-from invigilator.profiles.policy import Access, CallRule, EgressRule, FileAccess, PhaseName, Policy, Syscalls
+from invigilator.profiles.policy import Access, CallRule, FileAccess, PhaseName, Policy, Syscalls
 from invigilator.profiles.protected import HIDDEN, PathClasses
 from invigilator.profiles.source import Loc
 
@@ -26,10 +25,6 @@ BASE_TIERS = frozenset({"seccomp", "cgroup", "network", "mount", "capabilities"}
 
 Verdict = Literal["allowed", "watched", "denied"]
 _VERDICTS: dict[Access, Verdict] = {"allow": "allowed", "watch": "watched", "deny": "denied"}
-
-_ENDPOINT = re.compile(
-    r"(?:\[(?P<v6>[^]]+)\]|(?P<host>[^:/\[\]]+)):(?P<port>[0-9]{1,5})(?:/(?P<protocol>tcp|udp))?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +121,16 @@ class _Question:
         return self._answer(action, shown, _VERDICTS[access], words, where, tier, also=also)
 
     def connect(self, target: str, resolve: network.Resolver | None) -> Explanation:
-        host, port, protocol = _endpoint(target)
+        host, port, protocol = endpoint(target)
         own = self._phase_has("network")
         base: tuple[str | int, ...] = ("phases", self._phase, "network") if own else ("network",)
         rules = network.network_of(self._policy, self._phase)
         for index, rule in enumerate(rules.egress):
-            if _decides(rule, host, port, protocol, resolve):
+            if egress_decides(rule, host, port, protocol, resolve):
                 verdict: Verdict = "allowed" if rule.action == "allow" else "denied"
                 where = self._written((*base, "egress", index), ("network", "egress", index))
                 return self._answer("connect", target, verdict, f"egress rule {rule.name}", where, "cgroup")
-        if _is_own_loopback(host):
+        if is_own_loopback(host):
             return self._answer("connect", target, "allowed", "the sandbox's own loopback", (), "cgroup")
         verdict = "allowed" if rules.default_action == "allow" else "denied"
         where = self._written((*base, "default_action"), ("network", "default_action"))
@@ -145,8 +140,8 @@ class _Question:
         return self._answer("connect", target, verdict, words, where, tier, note)
 
     def bind(self, target: str) -> Explanation:
-        host, port, protocol = _endpoint(target, lowest=0)
-        address = _address(host)
+        host, port, protocol = endpoint(target, lowest=0)
+        address = address_of(host)
         if address is None:
             raise ValueError(f"`{target}` names no address; write address:port or [v6]:port")
         base: Loc = ("phases", self._phase, "network") if self._phase_has("network") else ("network",)
@@ -262,43 +257,6 @@ class _Question:
     def _phase_has(self, part: Literal["network", "protected"]) -> bool:
         rules = self._policy.phases.get(self._phase)
         return rules is not None and bool(getattr(rules, part))
-
-
-def _endpoint(target: str, lowest: int = 1) -> tuple[str, int, str]:
-    match = _ENDPOINT.fullmatch(target)
-    if match is None or not lowest <= int(match["port"]) <= 65535:
-        raise ValueError(f"`{target}` is no endpoint; write host:port or [v6]:port, with /udp for UDP")
-    return match["v6"] or match["host"], int(match["port"]), match["protocol"] or "tcp"
-
-
-def _decides(rule: EgressRule, host: str, port: int, protocol: str, resolve: network.Resolver | None) -> bool:
-    ports = any(low <= port <= high for low, high in network.port_ranges(rule.ports))
-    if not ports or rule.protocol not in ("any", protocol):
-        return False
-    block = network.target_network(rule.target)
-    address = _address(host)
-    if address is None:
-        return block is None and names.matches(rule.target, names.canonical(host))
-    if block is None:
-        return (
-            not names.is_wildcard(rule.target)
-            and resolve is not None
-            and address in {_address(text) for text in resolve(rule.target)}
-        )
-    return address in block
-
-
-def _address(host: str) -> network.IpAddress | None:
-    try:
-        found = ipaddress.ip_address(host)
-    except ValueError:
-        return None
-    return found.ipv4_mapped or found if isinstance(found, ipaddress.IPv6Address) else found
-
-
-def _is_own_loopback(host: str) -> bool:
-    address = _address(host)
-    return host.lower() == "localhost" if address is None else any(address in own for own in network.LOOPBACK)
 
 
 def _text(target: str | bytes) -> str:

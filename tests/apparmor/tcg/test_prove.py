@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,27 @@ class Typed:
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
+    def daemon(self, name: str, *words: str) -> subprocess.Popen[bytes]:
+        """Started beforehand: the sensor's programs take this processor longer than a command waits."""
+        environment = {**os.environ, "INVIGILATOR_HOME": str(self.home)}
+        started = subprocess.Popen([sys.executable, "-m", *words], env=environment, stdin=subprocess.DEVNULL)
+        while not (self.home / "run" / f"{name}.sock").exists():
+            assert started.poll() is None, f"the {name} ended with {started.returncode}"
+            time.sleep(0.2)
+        return started
+
 
 @pytest.fixture(scope="module")
 def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
     made = Typed(tmp_path_factory.mktemp("typed"))
+    daemons = [
+        made.daemon("agent", "invigilator.guard.agent"),
+        made.daemon("serve", "invigilator.guard.cli.main", "serve"),
+    ]
     yield made
-    made.guard("down")
+    for one in daemons:
+        one.terminate()
+        one.wait(120)
 
 
 @pytest.fixture(scope="module")
