@@ -199,6 +199,16 @@ def box(make_box: Callable[..., Box]) -> Box:
     return make_box()
 
 
+@pytest.fixture
+def one_by_one(box: Box) -> Iterator[None]:
+    """As on a kernel whose table of names was not found: a folder's names are searched one by one."""
+    address = box.sensor._kernel.variable(".bss", "name_table", np.uint64)
+    before = int(address[0])
+    address[0] = 0
+    yield
+    address[0] = before
+
+
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Compiles one of `programs/*.c` once a session; skips where the compiler cannot."""
