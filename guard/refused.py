@@ -6,6 +6,7 @@ of the calls that the sensor follows; of others nothing is, so the class `denial
 
 from __future__ import annotations
 
+import errno
 import functools
 import threading
 from collections.abc import Mapping
@@ -41,6 +42,16 @@ class _Answers:
     namespaces: frozenset[int]
     foreign: bool
 
+    @property
+    def codes(self) -> set[int]:
+        """Results that a refused call can have."""
+        own = set(self.always[self.always != 0].tolist())
+        return (
+            own
+            | ({-errno.EPERM} if self.namespaces else set())
+            | ({-errno.ENOSYS} if self.foreign else set())
+        )
+
 
 class RefusedCalls:
     """Tells of the sandboxes that it is told of. Stands where `Denials` does."""
@@ -50,17 +61,21 @@ class RefusedCalls:
     def __init__(self, sensor: Sensor) -> None:
         self._sensor = sensor
         self._lock = threading.Lock()
-        self._policies: dict[int, Policy] = {}
+        self._answers: dict[int, Mapping[int, _Answers]] = {}
+        self._codes: frozenset[int] = frozenset()
 
     def watch(self, slot: int, cgroups: Mapping[int, Phase], policy: Policy) -> None:
         """Tell of refusals in this sandbox from now on, and by this policy."""
+        text = policy.model_dump_json()
+        answers = {phase: _answers(text, name) for phase, name in _PHASES.items()}
         with self._lock:
-            self._policies[slot] = policy
+            self._answers[slot] = answers
+            self._codes = self._codes.union(*(one.codes for one in answers.values()))
 
     def forget(self, slot: int) -> None:
         """Tell of this sandbox no more."""
         with self._lock:
-            self._policies.pop(slot, None)
+            self._answers.pop(slot, None)
 
     def settle(self) -> bool:
         """All that was drained has been told of."""
@@ -72,22 +87,22 @@ class RefusedCalls:
 
     def step(self, batch: EventBatch) -> None:
         """Tell what of a drain's events was refused."""
-        failed = batch.select(batch.column("result") < 0) if len(batch) else batch
-        if not len(failed):
-            return
         with self._lock:
+            possible = np.isin(batch.column("result"), list(self._codes))
+            if not possible.any():
+                return
             left = EMITTED_MAX
-            for slot, part in failed.by_slot():
-                if policy := self._policies.get(slot):
-                    left -= self._tell(slot, part, policy, left)
+            for slot, part in batch.select(possible).by_slot():
+                if answers := self._answers.get(slot):
+                    left -= self._tell(slot, part, answers, left)
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _tell(self, slot: int, batch: EventBatch, policy: Policy, most: int) -> int:
+    def _tell(self, slot: int, batch: EventBatch, by_phase: Mapping[int, _Answers], most: int) -> int:
         told = 0
         for phase in np.unique(batch.column("phase")).tolist():
-            answers = _answers(policy.model_dump_json(), _PHASES[phase])
+            answers = by_phase[phase]
             rows = batch.records[(batch.column("phase") == phase) & _refused(batch.records, answers)]
             _, first, counts = np.unique(
                 rows[["pid", "start_ns", "abi", "nr"]], return_index=True, return_counts=True
@@ -126,7 +141,7 @@ def _refused(records: npt.NDArray[np.void], answers: _Answers) -> npt.NDArray[np
     native = (records["abi"] == Abi.NATIVE) & (number < NUMBERS)
     always = native & (answers.always[np.minimum(number, NUMBERS - 1)] == result)
     asked = (records["kind"] == Kind.UNSHARE) & (records["a0"] & np.uint64(seccomp.CLONE_NEWUSER) != 0)
-    namespaces = native & asked & np.isin(number, list(answers.namespaces)) & (result == -1)
+    namespaces = native & asked & np.isin(number, list(answers.namespaces)) & (result == -errno.EPERM)
     foreign = (records["kind"] == Kind.FOREIGN_ABI) & answers.foreign
     found: npt.NDArray[np.bool_] = always | namespaces | foreign
     return found
