@@ -195,10 +195,12 @@ def test_an_interrupted_rollout_ends_with_130_and_is_no_verdict(node, tmp_path):
 
 
 def test_a_command_deaf_to_interrupts_can_still_be_ended(node, tmp_path):
-    process, _ = start(node, tmp_path, "trap '' INT TERM; echo ready; while :; do sleep 0.05; done")
-    for _ in range(5):
+    script = "trap 'echo deaf' INT; trap '' TERM; echo ready; while :; do sleep 0.05; done"
+    process, _ = start(node, tmp_path, script)
+    for _ in range(3):
         process.send_signal(signal.SIGINT)
-        time.sleep(0.2)
+        assert process.stdout.readline() == b"deaf\n"  # two that come before it is awake are one to it
+    process.send_signal(signal.SIGINT)
     process.communicate(timeout=180)
     assert process.returncode == 137
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import threading
 import uuid
@@ -87,7 +89,7 @@ class Box:
         assert isinstance(command_, Command)
         return command_, out[0], err[0]
 
-    def run(self, *command: str | bytes, timeout_s: float = 20.0, **more: Any) -> Result:
+    def run(self, *command: str | bytes, timeout_s: float = 60.0, **more: Any) -> Result:
         """Run to the end."""
         command_, out, err = self.spawn(*command, **more)
         texts: dict[int, bytes] = {}
@@ -96,7 +98,7 @@ class Box:
             reader.start()
         status = command_.wait(timeout_s)
         for reader in readers:
-            reader.join(10)
+            reader.join(60)
         return Result(status, texts[out], texts[err])
 
     def sh(self, script: str | bytes, **more: Any) -> Result:
@@ -159,6 +161,15 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
+def _cgroups_of(agent: int) -> Iterator[str]:
+    """Of its sandboxes. Not by `Path.glob`, which ends with an error where others' vanish under it."""
+    sandbox = re.compile(rf"/invigilator/{agent}-[^/]+/[^/]+/[^/]+")
+    for folder, inner, _ in os.walk("/sys/fs/cgroup"):
+        if sandbox.search(folder):
+            yield folder
+            inner.clear()
+
+
 @dataclass(frozen=True)
 class Traces:
     """What a sandbox could leave on the machine."""
@@ -171,11 +182,11 @@ class Traces:
     @classmethod
     def of(cls, agent: int, home: Path) -> Traces:
         """Those of the agent with a process id and a state folder; other agents work on this machine too."""
-        pattern = f"**/invigilator/{agent}-*/*/*"
-        cgroups = {str(path) for path in Path("/sys/fs/cgroup").glob(pattern) if path.is_dir()}
-        backing = {
-            path: path.read_text().strip() for path in Path("/sys/block").glob("loop*/loop/backing_file")
-        }
+        cgroups = set(_cgroups_of(agent))
+        backing = {}
+        for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+            with contextlib.suppress(OSError):  # others' devices come and go meanwhile
+                backing[path] = path.read_text().strip()
         loops = {str(path) for path, file in backing.items() if file.startswith(str(home))}
         mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
         ours = {one for one in mounts if one.startswith(str(home))}

@@ -105,7 +105,7 @@ def test_a_reader_that_leaves_ends_the_writer(box: Box) -> None:
     command, out, err = box.spawn("yes")
     assert os.read(out, 10) == b"y\ny\ny\ny\ny\n"
     os.close(out)
-    assert command.wait(10).signal == signal.SIGPIPE
+    assert command.wait(60).signal == signal.SIGPIPE
     os.close(err)
 
 
@@ -268,7 +268,7 @@ def test_the_users_terminal_is_out_of_reach(box: Box) -> None:
     """TIOCSTI would put characters into the terminal's input: only that of the sandbox can be meant."""
     script = "import fcntl,termios\nfor c in 'evil\\n':\n  fcntl.ioctl(0, termios.TIOCSTI, c.encode())"
     terminal = Terminal(box, "python3", "-c", script)
-    terminal.command.wait(10)
+    terminal.command.wait(60)
     fcntl.fcntl(terminal.slave, fcntl.F_SETFL, os.O_NONBLOCK)
     with pytest.raises(BlockingIOError):
         os.read(terminal.slave, 10)

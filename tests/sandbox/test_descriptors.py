@@ -33,7 +33,7 @@ def _open() -> int:
 
 
 def _limit_with(free: int) -> int:
-    """The limit under which so many descriptors can be opened: those open lie anywhere, with holes between."""
+    """The limit under which so many descriptors can be opened: those open lie anywhere."""
     taken = {int(entry.name) for entry in Path("/proc/self/fd").iterdir()}
     limit = 0
     while free:

@@ -74,7 +74,7 @@ def test_a_process_of_an_earlier_phase_is_not_told_which_one_came(box: Box) -> N
         seen = box.sh("cat /proc/$(pgrep -x sleep)/cgroup").text
     finally:
         box.sandbox.end_processes("verify")
-        command.wait(10)
+        command.wait(60)
         os.close(out), os.close(err)
     assert re.search(r"^0::(/\.\.)+/\d+$", seen, re.MULTILINE), seen
 

@@ -108,7 +108,7 @@ def test_the_agent_cannot_look_into_the_platforms_processes(box: Box) -> None:
     pid = box.sh("pgrep -x sleep").text.split()[0]
     assert box.run("python3", "-c", attach, pid).out == b"-1\n"
     box.sandbox.end_processes()
-    command.wait(10)
+    command.wait(60)
     os.close(out), os.close(err)
 
 
@@ -117,7 +117,7 @@ def test_a_process_of_setup_is_bound_once_the_agent_begins(box: Box) -> None:
     script = "while ! [ -e /tmp/go ]; do sleep 0.05; done; cat /grader/expected.txt > /tmp/found 2>&1"
     command, out, err = box.spawn("bash", "-c", script, phase="setup")
     assert box.sh("touch /tmp/go").code == 0
-    command.wait(10)
+    command.wait(60)
     assert b"Permission denied" in box.sh("cat /tmp/found").out
     os.close(out), os.close(err)
 

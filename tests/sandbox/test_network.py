@@ -51,7 +51,7 @@ def ask(box, address, port):
     command = box.execute(["python3", "-c", script], phase="agent", streams=Streams(null, write, 2))
     os.close(write)
     answer = os.fdopen(read, "rb").read().decode().strip()
-    command.wait(10)
+    command.wait(60)
     return answer
 """
 
@@ -139,7 +139,7 @@ def test_links_and_tables_go_with_an_agent_that_is_killed(as_host) -> None:  # t
         before = seen()
         agent.kill(); agent.wait()
         import time
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while seen() != (0, 0) and time.monotonic() < deadline:
             time.sleep(0.1)
         on = forwards()

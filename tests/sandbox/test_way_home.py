@@ -111,7 +111,7 @@ def race(make_box: MakeBox, workspace: Path, outside: Path) -> Iterator[Callable
     for command, out, err in ends:
         assert command.poll() is None, (command.poll(), os.read(err, 4096), "the race ended by itself")
         command.signal(9)
-        command.wait(10)
+        command.wait(60)
         os.close(out), os.close(err)
 
 
