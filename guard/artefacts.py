@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any, Literal, get_args
 
-from invigilator.profiles import apparmor, canonical, limits, network, protected, seccomp
+from invigilator.profiles import apparmor, canonical, limits, network, oci, protected, seccomp
 from invigilator.profiles.library import Loaded
 from invigilator.profiles.paths import to_text
 from invigilator.profiles.policy import PhaseName, Policy
@@ -29,6 +29,7 @@ def compile_all(loaded: Loaded, *, resolve: bool) -> dict[str, bytes]:
         found[f"{phase}.apparmor"] = apparmor.compile(loaded, phase).text.encode()
         found[f"seccomp-{phase}.bpf"] = seccomp.compile(policy, phase)
         found[f"seccomp-{phase}.json"] = _json(_calls(policy, phase))
+        found[f"seccomp-{phase}.docker.json"] = _json(oci.profile(policy, phase))
         found[f"network-{phase}.json"] = _json(_network(policy, phase, resolve=resolve))
         found[f"paths-{phase}.json"] = _json(_paths(policy, phase))
     return found

@@ -11,7 +11,9 @@ import functools
 import os
 import socket
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -67,11 +69,13 @@ INT_MASK = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A compiled filter: `program` is n × 8 bytes (struct sock_filter), what it refuses, what it cannot."""
+    """A compiled filter: `program` is n × 8 bytes (struct sock_filter), what it refuses, what it cannot, and
+    its rules as an OCI runtime's profile has them."""
 
     program: bytes
     refusals: tuple[Refusal, ...]
     unexpressed: tuple[str, ...]
+    oci: tuple[Mapping[str, Any], ...] = ()
 
 
 def compile(policy: Policy, phase: PhaseName) -> bytes:
@@ -114,7 +118,7 @@ def _built(asked: str, userns_sysctl: bool) -> Filter:
             "socketcall of i386 makes no socket: the family lies behind a pointer; its socket(2) does"
         )
     _own_rules(writer, said.raw)
-    return Filter(writer.program(), tuple(writer.refusals), tuple(writer.unexpressed))
+    return Filter(writer.program(), tuple(writer.refusals), tuple(writer.unexpressed), tuple(writer.oci))
 
 
 def syscalls_of(policy: Policy, phase: PhaseName) -> Syscalls:

@@ -83,6 +83,7 @@ class Writer:
         self._filter.set_attr(self._module.Attr.CTL_OPTIMIZE, 2)
         self._refused_whole: set[str] = set()
         self.refusals: list[Refusal] = []
+        self.oci: list[dict[str, Any]] = []
         self.unexpressed: list[str] = []
         others = FOREIGN.get(os.uname().machine, ())
         if foreign:
@@ -110,6 +111,9 @@ class Writer:
             self.unexpressed.append(f"{name}: this machine's libseccomp does not know this call")
             return
         self._filter.add_rule(self._module.ERRNO(code), name, *conditions)
+        self._say(
+            name, "SCMP_ACT_ERRNO", code, [(masked[0], "SCMP_CMP_MASKED_EQ", *masked[1:])] if masked else []
+        )
         if not masked:
             self._refused_whole.add(name)
         detail = f"{name}(argument {masked[0]} & {masked[1]:#x} == {masked[2]:#x})" if masked else name
@@ -136,9 +140,20 @@ class Writer:
         except (OSError, RuntimeError, ValueError) as error:
             self.unexpressed.append(f"{name}: libseccomp refuses the rule ({error})")
             return
+        self._say(name, rule.action, code, [(a.index, a.op, a.value, a.value_two) for a in rule.args])
         if rule.action == "SCMP_ACT_ERRNO":
             detail = f"{name}({condition(rule)})" if rule.args else name
             self.refusals.append(Refusal(detail, code, where))
+
+    def _say(self, name: str, action: str, code: int, args: list[tuple[int, str, int, int]]) -> None:
+        """The rule in the words of an OCI runtime's profile."""
+        rule: dict[str, Any] = {"names": [name], "action": action}
+        if action == "SCMP_ACT_ERRNO":
+            rule["errnoRet"] = code
+        if args:
+            keys = ("index", "op", "value", "valueTwo")
+            rule["args"] = [dict(zip(keys, one, strict=True)) for one in args]
+        self.oci.append(rule)
 
     def program(self) -> bytes:
         """The BPF program as bytes."""

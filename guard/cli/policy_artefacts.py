@@ -45,7 +45,8 @@ def compile_policy(
 ) -> None:
     """Make a policy's artefacts: AppArmor profiles, seccomp filters, network rules, limits, path classes.
 
-    With --phase or --tier they are printed, to be read; with --out they are written; else they are listed.
+    With --phase or --tier they are printed, to be read; with --out they are written, also as what `docker run
+    --security-opt seccomp=seccomp-agent.docker.json` takes; else they are listed.
 
     \b
     Examples:

@@ -18,6 +18,8 @@ from docker_daemon import IMAGE
 
 from invigilator.guard.cli.attach import attach
 from invigilator.guard.errors import GuardError
+from invigilator.profiles import oci
+from invigilator.profiles.policy import Policy
 from invigilator.sandbox.base import SandboxError
 
 CHEAT = "echo x >>/bin/bash"
@@ -304,3 +306,18 @@ def test_what_cannot_be_watched_is_said_in_words(
     with pytest.raises((GuardError, SandboxError)) as error:
         attach(**named, home=node.folder / "home")
     assert words.replace("PARENT", parent) in str(error.value)
+
+
+def test_docker_takes_the_profile_that_a_policy_becomes(daemon: Any) -> None:
+    policy = Policy.model_validate({"name": "test", "syscalls": {"deny": ["mkdir", "mkdirat"]}})
+    api = daemon.client()
+    profile = json.dumps(oci.profile(policy, "agent"))
+    host = api.create_host_config(network_mode="none", security_opt=[f"seccomp={profile}"])
+    container = api.create_container(IMAGE, ["sh", "-c", "mkdir /new; touch /made"], host_config=host)
+    try:
+        api.start(container)
+        assert api.wait(container, timeout=TIMEOUT_S)["StatusCode"] == 0
+        assert b"Operation not permitted" in api.logs(container)
+        assert {change["Path"] for change in api.diff(container)} == {"/made"}
+    finally:
+        api.remove_container(container, force=True)
