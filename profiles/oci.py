@@ -1,8 +1,8 @@
 """Policy → seccomp profile of an OCI runtime's kind, as `docker run --security-opt seccomp=FILE` takes it.
 
 It says what the filter of `seccomp.build` says, for containers that others start. Two things differ: how a
-call by another ABI is refused, where the policy denies those, is the runtime's to say and may end the process;
-and nothing holds `user.max_user_namespaces` at 0, so that clone3 is refused where user namespaces are.
+call by another ABI is refused, where the policy denies it, is the runtime's to say (the process may end); and
+nothing holds `user.max_user_namespaces` at 0, so that clone3 is refused where user namespaces are.
 """
 
 from __future__ import annotations
