@@ -49,6 +49,8 @@ LOOK_S = 0.25
 MEET_S = 0.002
 """How often who is about to begin a container's first program is looked at: its root is made in some ten
 milliseconds before."""
+LOOKS_MAX = 100
+"""Before Linux 6.9 a thread that cannot be named may fork without end."""
 BEFORE_MAX = 100
 """Processes of before the watch that a report names."""
 COMMAND_MAX = 256
@@ -277,8 +279,10 @@ class Attachment(Rollout):
             self._holes |= SEEN
             self._learn_mounts(begun=True)
             self._give_up_mounts()
-            while sensor.adopt(slot, group.threads()):
-                pass
+            # Those that begin meanwhile are children of who is followed already, or found by the next look.
+            for _ in range(LOOKS_MAX):
+                if not sensor.adopt(slot, group.threads()):
+                    break
 
     def _declare(self, phase: PhaseName) -> None:
         self._services.sensor.declare(self._watching.slot, PHASES[phase])

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from invigilator.guard import verdict
 from invigilator.guard.failed import failed_report
-from invigilator.guard.order import SandboxOrder
+from invigilator.guard.order import ATTACHED, SandboxOrder
 from invigilator.incidents.records import PolicyRef, PolicyVersions, Report
 from invigilator.incidents.rows import DetectorRow, Step, detector_rows, policy_rows, report_rows
 from invigilator.incidents.spool import Spool, SpoolError
@@ -121,7 +121,8 @@ class Keeper:
         order = SandboxOrder.model_validate(record["order"])
         report = failed_report(
             order,
-            "the agent died before the verdict, and the sandbox with it",
+            "the agent died before the verdict, and "
+            + ("nobody watched on" if order.backend == ATTACHED else "the sandbox with it"),
             sandbox_id=str(record["sandbox_id"]),
             started_at=datetime.fromisoformat(str(record["started_at"])),
         )

@@ -13,6 +13,8 @@ from invigilator.profiles.policy import PhaseName, Policy
 
 ActorName = Literal["agent", "platform"]
 TIMEOUT_MAX_S = 1e8
+ATTACHED = "attach"
+"""The backend of rollouts in cgroups of others', as reports name it."""
 
 
 def new_rollout_id() -> str:
@@ -30,7 +32,7 @@ def attach_order(
         run_id=run_id,
         attempt=attempt,
         labels=labels,
-        backend="attach",
+        backend=ATTACHED,
         copy_back=False,
     )
 
