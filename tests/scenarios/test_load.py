@@ -14,20 +14,20 @@ from invigilator.guard.evaluation.report import CaseResult
 from invigilator.guard.evaluation.suite import Case, Suite
 
 FLOODS = ("sensor_flood/distinct-paths-in-c", "sensor_flood/eight-kinds-at-once")
+STEP_TIMEOUT_S = 120.0
 # Each makes fewer events in all than half of a middle ring holds: by itself it cannot have filled one.
 INNOCENT = (
     "honest/repair-and-pass",
     "service_scan/wait-for-port",
     "service_scan/workers-on-loopback",
-    "log_flood/finite-build-output",
     "reward_forge/verifier-writes",
-    "access_probe/a-few-denials",
 )
 
 
 def beside(case: Case) -> Case:
-    """The case in the same agent as the floods."""
-    return case.model_copy(update={"agent": "middle-rings"})
+    """The case in the same agent as the floods, which leave it little of the machine."""
+    steps = [step.model_copy(update={"timeout_s": STEP_TIMEOUT_S}) for step in case.steps]
+    return case.model_copy(update={"agent": "middle-rings", "steps": steps})
 
 
 def test_a_sandbox_beside_one_that_floods_is_not_accused_and_not_dropped(
