@@ -183,19 +183,13 @@ class Cgroups:
             raise SandboxError(
                 f"somebody removed the agent's cgroup {self._v2}: start the agent anew"
             ) from error
-        limited, names = v2, _names()
-        if self.hierarchies.limits_in_v2:
-            _pass_on(v2, self.hierarchies.v2_controllers)
-            limited = _made(v2, next(names))
-        init = _made(v2, next(names))
-        leaves: dict[PhaseName, Path] = {phase: _made(limited, next(names)) for phase in PHASES}
-        made = SandboxCgroups(v2, init, limited, leaves, {}, limits)
-        self._limit_v2(limited, limits)
-        for controller, files in limits.v1().items():
-            if controller in self._v1 and not _pointless(controller, limits):
-                made.v1[controller] = _made(self._v1[controller], name)
-                _write_limits(made.v1[controller], files)
-        return made
+        made = [v2]
+        try:
+            return self._furnish(made, limits)
+        except BaseException:
+            for folder in reversed(made):  # no process is in them yet
+                _removed(folder)
+            raise
 
     def change(self, made: SandboxCgroups, limits: LimitValues) -> None:
         """Other limits for a sandbox that runs. `SandboxError` where the kernel takes one not, as where more
@@ -224,6 +218,28 @@ class Cgroups:
                     one.rmdir()
         while self._locks:
             os.close(self._locks.pop())
+
+    def _furnish(self, folders: list[Path], limits: LimitValues) -> SandboxCgroups:
+        """What belongs into the first of the folders and beside it; what is made is added to them."""
+
+        def made_in(parent: Path, name: str) -> Path:
+            folders.append(_made(parent, name))
+            return folders[-1]
+
+        v2, names = folders[0], _names()
+        limited = v2
+        if self.hierarchies.limits_in_v2:
+            _pass_on(v2, self.hierarchies.v2_controllers)
+            limited = made_in(v2, next(names))
+        init = made_in(v2, next(names))
+        leaves: dict[PhaseName, Path] = {phase: made_in(limited, next(names)) for phase in PHASES}
+        made = SandboxCgroups(v2, init, limited, leaves, {}, limits)
+        self._limit_v2(limited, limits)
+        for controller, files in limits.v1().items():
+            if controller in self._v1 and not _pointless(controller, limits):
+                made.v1[controller] = made_in(self._v1[controller], v2.name)
+                _write_limits(made.v1[controller], files)
+        return made
 
     def _limit_v2(self, folder: Path, limits: LimitValues) -> None:
         wanted = {
