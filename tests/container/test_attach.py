@@ -107,6 +107,12 @@ def inside(daemon: Any, container: str, script: str) -> str:
     return str(said)
 
 
+def end(daemon: Any, container: str) -> None:
+    """Let a container end that waits for it: what says so may be ended with it."""
+    api = daemon.client()
+    api.exec_start(api.exec_create(container, ["touch", "/end"])["Id"])
+
+
 def cgroup_of(node: Any, container: str) -> str:
     return f"/{node.daemon.cgroup}/{container}"
 
@@ -122,7 +128,7 @@ def test_a_container_that_was_only_created_is_watched_from_its_first_instruction
     one.hear("from its beginning")
     daemon.client().start(container)
     wait_for_events(node, "early")
-    inside(daemon, container, "touch /end")
+    end(daemon, container)
     code, out = one.end()
     assert code == 0, one.lines
     report = json.loads(out)
@@ -162,7 +168,7 @@ def test_of_a_container_that_runs_who_was_there_is_named_followed_and_the_verdic
     inside(daemon, container, "touch /go; until [ -e /done ]; do sleep 0.1; done")
     assert node.guard("phase", "late", "verify").returncode == 0
     assert b"phases never go back" in node.guard("phase", "late", "setup").stderr
-    inside(daemon, container, "touch /end")
+    end(daemon, container)
     code, _ = one.end()
     assert code == 0, one.lines
     report = json.loads(report_file.read_text())
@@ -240,7 +246,7 @@ def test_containers_with_a_label_are_watched_as_they_come(
         api.start(container)
     for rollout, container in ((before, before), ("theirs", named)):
         wait_for_events(node, rollout)
-        inside(daemon, container, "touch /end")
+        end(daemon, container)
     assert one.process.stdout is not None
     told = [json.loads(one.process.stdout.readline()) for _ in range(2)]
     code, rest = one.end(signal.SIGINT)
