@@ -235,13 +235,13 @@ def test_containers_with_a_label_are_watched_as_they_come(
     reports = tmp_path / "verdicts"
     one = watch(
         "--label", "job=x", "-p", "swe-task", "--cgroup-parent", f"/{node.daemon.cgroup}",
-        "--report", reports, "--phase", "agent", "-q", "--json",
+        "--report", reports, "--phase", "agent", "--json",
     )  # fmt: skip
     api = daemon.client()
-    wait_for_cgroup(node, before)
+    one.hear(f"{before} from its beginning")
     named = create(UNTIL_END, labels={"job": "x", "invigilator.rollout": "theirs"}, tty=True)
     other = create("true", labels={"job": "y"})
-    wait_for_cgroup(node, named)
+    one.hear(f"{named} from its beginning")
     for container in (before, named, other):
         api.start(container)
     for rollout, container in ((before, before), ("theirs", named)):
@@ -275,17 +275,6 @@ def wait_for_events(node: Any, rollout: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not json.loads(node.guard("sql", "--json", query).stdout)[0]["n"]:
         assert time.monotonic() < deadline
-
-
-def wait_for_cgroup(node: Any, container: str) -> None:
-    """Until the guard has made the cgroup of a container that does not run yet, and watches it."""
-    marks = node.folder / "home" / "rollouts"
-    deadline = time.monotonic() + TIMEOUT_S
-    while not Path(f"/sys/fs/cgroup/unified{cgroup_of(node, container)}").exists() or not list(
-        marks.glob("*.json")
-    ):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
