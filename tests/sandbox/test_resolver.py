@@ -107,25 +107,23 @@ def test_a_wildcard_is_no_tunnel_and_a_flood_is_only_its_senders() -> None:
         while not one.limits:
             one.flood(500)
         meanwhile = two.ask("b.zone.example")
-        codes = [one.ask(f"n{{number}}.zone.example") for number in range({most})]
+        codes = [two.ask(f"n{{number}}.zone.example") for number in range({most})]
         print(json.dumps({{
-            "meanwhile": meanwhile, "codes": sorted(set(codes)), "more": one.ask("more.zone.example"),
-            "long": two.ask("x" * 60 + ".yyyyy.zone.example"), "known": one.ask("n0.zone.example"),
+            "meanwhile": meanwhile, "codes": [codes[:-1].count("NOERROR"), codes[-1]],
+            "long": one.ask("x" * 60 + ".yyyyy.zone.example"), "known": two.ask("n0.zone.example"),
             "names": len(set(asked)), "refused": [one.refused, two.refused],
-            "limits": [sorted(hit.limit for hit in box.limits) for box in (one, two)],
+            "limits": [[hit.limit for hit in one.limits],
+                       [hit.maximum for hit in two.limits if hit.limit == "names"]],
         }}))
         child.kill(); child.wait()
         """
     )
     long = f"{'x' * 60}.yyyyy.zone.example"
     assert said == {
-        "meanwhile": "NOERROR", "codes": ["NOERROR", "REFUSED"], "more": "REFUSED", "long": "REFUSED",
-        "known": "NOERROR", "names": most + 1,
-        "refused": [
-            [["agent", f"n{most - 1}.zone.example", "zone"], ["agent", "more.zone.example", "zone"]],
-            [["agent", long, "zone"]],
-        ],
-        "limits": [["names", "questions"], []],
+        "meanwhile": "NOERROR", "codes": [most - 1, "REFUSED"], "long": "REFUSED", "known": "NOERROR",
+        "names": most + 1,
+        "refused": [[["agent", long, "zone"]], [["agent", f"n{most - 1}.zone.example", "zone"]]],
+        "limits": [["questions"], [most]],
     }  # fmt: skip
 
 
@@ -178,9 +176,16 @@ def test_who_leaves_is_answered_no_more_and_its_namespace_goes() -> None:
         resolver.leave(box.number)
         child.kill(); child.wait(); os.close(box.namespace)
         other.ask("b.zone.example")
-        sockets = [os.readlink(f"/proc/{held}/fd/{fd}") for fd in os.listdir(f"/proc/{held}/fd")]
-        print(json.dumps({"answers": answers, "sockets": sum(one.startswith("socket:") for one in sockets)}))
+        def sockets():
+            found = []
+            for fd in Path(f"/proc/{held}/fd").iterdir():
+                try: found.append(os.readlink(fd))
+                except FileNotFoundError: pass
+            return sum(one.startswith("socket:") for one in found)
+        # Its control socket, one sandbox's two, asyncio's own pair; a question asked twice may still be out.
+        while sockets() > 5:
+            time.sleep(0.05)
+        print(json.dumps({"answers": answers, "sockets": sockets()}))
         """
     )
-    # The process holds its control socket, one sandbox's two, asyncio's own pair, and no more.
     assert said == {"answers": ["NOERROR"] * 2, "sockets": 5}
