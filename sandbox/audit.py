@@ -181,7 +181,8 @@ class AuditReader:
         while self.mark < FIRST_MARK and (left := deadline - time.monotonic()) > 0:
             if waiting.poll(left * 1000):
                 self.read()
-        return self.mark == FIRST_MARK
+        heard, self.mark = self.mark == FIRST_MARK, 0
+        return heard
 
     def _open(self, groups: int) -> socket.socket:
         made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _FAMILY)
