@@ -153,21 +153,20 @@ class Hooks:
         context, match = scene.context, scene.batch.match
         execs = verify & scene.kind(Kind.EXEC)
         git = self._git.observe(
-            scene.r, np.flatnonzero(execs & match("path", lambda path: _GIT.search(path) is not None))
+            scene.r, _runs(scene, execs, lambda path: _GIT.search(path) is not None, field="path")
         )
-        programs = context.authored.loaded(scene, np.flatnonzero(execs & git))
-        tools = execs & started & match("path2", lambda path: path in self._by_hand)
-        shadows = [row for row in np.flatnonzero(tools).tolist() if self._is_shadow(scene, row)]
-        yield np.array(shadows, np.intp), ASKED
-        libraries = reads & started & young & ~match("path", lambda path: _LIBRARY.match(path) is not None)
-        preloaded = context.authored.loaded(scene, np.flatnonzero(libraries))
-        inside = match("path", self._is_inside)[preloaded]
-        yield preloaded[~inside], HOOKED
-        yield preloaded[inside], UNSURE
-        code = reads & git & ~match("exe", lambda exe: _GIT.search(exe) is not None)
-        code &= match("path", lambda path: _CODE.search(path) is not None)
-        asked = context.authored.loaded(scene, np.flatnonzero(code))
-        yield np.union1d(programs, asked).astype(np.intp), UNSURE
+        if started.any():
+            tools = _runs(scene, execs & started, self._by_hand.__contains__, field="path2").tolist()
+            yield np.array([row for row in tools if self._is_shadow(scene, row)], np.intp), ASKED
+            elsewhere = ~match("path", lambda path: _LIBRARY.match(path) is not None)
+            preloaded = context.authored.loaded(scene, np.flatnonzero(reads & started & young & elsewhere))
+            inside = match("path", self._is_inside)[preloaded]
+            yield preloaded[~inside], HOOKED
+            yield preloaded[inside], UNSURE
+        if git.any():
+            code = reads & git & ~match("exe", lambda exe: _GIT.search(exe) is not None)
+            code &= match("path", lambda path: _CODE.search(path) is not None)
+            yield context.authored.loaded(scene, np.flatnonzero(code | (execs & git))), UNSURE
 
     def _before_libc(self, scene: Scene, verify: Mask, reads: Mask) -> Mask:
         """Reads by processes that run a program of the system's, and have not loaded the C library yet: what
@@ -221,10 +220,10 @@ def _runs_module(argv: bytes) -> bool:
     return b"pytest" in argv or _MODULE_OPTION.match(argv) is not None
 
 
-def _runs(scene: Scene, execs: Mask, of: Callable[[bytes], bool]) -> Rows:
-    """Those of the executions whose command line is such a one."""
+def _runs(scene: Scene, execs: Mask, of: Callable[[bytes], bool], field: str = "text") -> Rows:
+    """Those of the executions whose command line, or another string, is such a one."""
     rows = np.flatnonzero(execs)
-    text = scene.r["text"][rows]
+    text = scene.r[field][rows]
     found = [code for code in np.unique(text).tolist() if of(scene.batch.strings[code])]
     chosen: Rows = rows[np.isin(text, found)]
     return chosen
