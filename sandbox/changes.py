@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from invigilator.sandbox import files
+from invigilator.sandbox import comparing, files
 from invigilator.sandbox.base import Change
 from invigilator.sandbox.lower import LowerFolder, files_below, is_whiteout
 from invigilator.sandbox.root import Lower
@@ -23,7 +23,6 @@ DEPTH_MAX = 200
 REMOVED_MAX = 10_000
 """Entries of one removed or renamed folder that are told one by one."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_COMPARE_BYTES = 1 << 20
 
 State = tuple[int, int, int, int, int]
 """Mode, owner, group, size (0 for folders), and modification time in ns (0 for folders)."""
@@ -107,9 +106,9 @@ class Walk:
         self.depth += 1
         try:
             with files.opened(os.open(name, _FOLDER, dir_fd=upper)) as fd:
-                opaque = _attribute(fd, "opaque") == b"y"
-                moved = _attribute(fd, "redirect")
-                with _source(lower, top, name, moved) as inner, lower.enter(name) as before:
+                opaque = comparing.attribute(fd, "opaque") == b"y"
+                moved = comparing.attribute(fd, "redirect")
+                with comparing.source(lower, top, name, moved) as inner, lower.enter(name) as before:
                     if moved:
                         yield from self._brought(inner, before, fd, path)
                     yield from self.folder(fd, before if before.fds else inner, top, path)
@@ -122,7 +121,7 @@ class Walk:
         """A renamed lower folder brings its unchanged content along, without a trace in the upper layer."""
         for below, state in files_below(inner, path, REMOVED_MAX):
             inside = below[len(path) + 1 :]
-            if not _exists(upper, inside) and (kind := _brings(inner, before, inside)):
+            if not comparing.exists(upper, inside) and (kind := comparing.brings(inner, before, inside)):
                 yield Change(below, kind, state.st_size, state.st_mode, self._inode(below, state))
 
     def _replaced(
@@ -131,7 +130,7 @@ class Walk:
         """A new folder of an old folder's name: what of the old one is neither in it nor brought along."""
         for below, state in files_below(before, path, REMOVED_MAX):
             inside = below[len(path) + 1 :]
-            if not _exists(upper, inside) and not (inner and _has(inner, inside)):
+            if not comparing.exists(upper, inside) and not (inner and comparing.has(inner, inside)):
                 yield Change(below, "removed", 0, state.st_mode, state.st_ino)
 
     def _compare(
@@ -141,7 +140,7 @@ class Walk:
             return "modified"
         if stat.S_ISLNK(state.st_mode) and os.readlink(name, dir_fd=upper) != os.readlink(name, dir_fd=fd):
             return "modified"
-        if stat.S_ISREG(state.st_mode) and not _same_content(upper, fd, name, state, before):
+        if stat.S_ISREG(state.st_mode) and not comparing.same_content(upper, fd, name, state, before):
             return "modified"
         return None if self._same_rights(state, before) else "metadata"
 
@@ -224,7 +223,7 @@ def _from(
                 yield from _told(walk, upper, name, lower, top, path, names[number + 1 :])
                 return
             inner = os.open(name, _FOLDER, dir_fd=upper)
-            below = _source(lower, top, name, _attribute(inner, "redirect"))
+            below = comparing.source(lower, top, name, comparing.attribute(inner, "redirect"))
             os.close(upper)
             lower.close()
             upper, lower = inner, below
@@ -244,76 +243,6 @@ def _told(
         before = parent.find(rest[-1])
         if before is not None:
             yield from walk.removed(parent, rest[-1], path + b"/" + b"/".join(rest), before[1])
-
-
-def _source(lower: LowerFolder, top: LowerFolder, name: bytes, moved: bytes | None) -> LowerFolder:
-    """The lower folder that an upper one is compared with: the one that it was renamed from
-    (trusted.overlay.redirect: a name, or a path from the layer's root), or the one of its own name, which a
-    folder made anew (trusted.overlay.opaque) took the place of."""
-    if moved:
-        return top.walk_to(moved) if moved.startswith(b"/") else lower.enter(moved)
-    return lower.enter(name)
-
-
-def _has(folder: LowerFolder, path: bytes) -> bool:
-    """Whether a lower folder has an entry at a path below it."""
-    parent, _, name = path.rpartition(b"/")
-    with folder.walk_to(parent) as inner:
-        return inner.find(name) is not None
-
-
-def _brings(inner: LowerFolder, before: LowerFolder, path: bytes) -> Literal["added", "modified"] | None:
-    """What the entry `path` of a renamed folder is to the folder that had the name before."""
-    folder, _, name = path.rpartition(b"/")
-    with before.walk_to(folder) as old, inner.walk_to(folder) as new:
-        was, now = old.find(name), new.find(name)
-        if was is None or now is None:
-            return "added"
-        (old_fd, old_state), (new_fd, new_state) = was, now
-        same = stat.S_IFMT(old_state.st_mode) == stat.S_IFMT(new_state.st_mode)
-        if same and stat.S_ISREG(old_state.st_mode):
-            same = _same_content(new_fd, old_fd, name, new_state, old_state)
-        if same and stat.S_ISLNK(old_state.st_mode):
-            same = os.readlink(name, dir_fd=new_fd) == os.readlink(name, dir_fd=old_fd)
-        return None if same else "modified"
-
-
-def _attribute(fd: int, name: str) -> bytes | None:
-    with contextlib.suppress(OSError):
-        return os.getxattr(fd, f"trusted.overlay.{name}")
-    return None
-
-
-def _exists(folder: int, path: bytes) -> bool:
-    """Whether the upper layer has an entry there, of any kind."""
-    with contextlib.suppress(OSError):
-        os.stat(path, dir_fd=folder, follow_symlinks=False)
-        return True
-    return False
-
-
-def _same_content(upper: int, lower: int, name: bytes, state: os.stat_result, before: os.stat_result) -> bool:
-    if state.st_size != before.st_size:
-        return False
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with (
-        files.opened(os.open(name, flags, dir_fd=upper)) as new,
-        files.opened(os.open(name, flags, dir_fd=lower)) as old,
-    ):
-        while True:
-            part = os.read(new, _COMPARE_BYTES)
-            if part != _read_exactly(old, len(part)):
-                return False
-            if not part:
-                return True
-
-
-def _read_exactly(fd: int, size: int) -> bytes:
-    parts = []
-    while size > 0 and (part := os.read(fd, size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
 
 
 def snapshot(layer_fd: int, lowers: Sequence[Lower]) -> dict[bytes, State]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 from typing import TYPE_CHECKING
 
 import pytest
@@ -98,11 +99,15 @@ def test_a_command_inherits_its_three_streams_only(box: Box) -> None:
 def test_a_terminal_has_a_usual_name(box: Box) -> None:
     master, slave = os.openpty()
     streams = Streams(slave, slave, slave, tty=True)
-    command = box.sandbox.execute(["bash", "-c", "tty; ls /proc/self/fd"], phase="agent", streams=streams)
-    assert command.wait(20).code == 0
-    words = os.read(master, 4096).split()
+    script = "tty; ls /proc/self/fd; echo end"
+    command = box.sandbox.execute(["bash", "-c", script], phase="agent", streams=streams)
+    assert command.wait(60).code == 0
+    text = b""
+    while b"end" not in text:  # the kernel hands a terminal's bytes over when it comes to it
+        assert select.select([master], [], [], 60)[0], text
+        text += os.read(master, 4096)
     os.close(slave), os.close(master)
-    assert words == [b"/dev/pts/0", b"0", b"1", b"2", b"3"]
+    assert text.split() == [b"/dev/pts/0", b"0", b"1", b"2", b"3", b"end"]
 
 
 def test_a_new_process_is_never_seen_under_the_launchers_name(box: Box) -> None:
