@@ -41,7 +41,8 @@ lint: $(VENV)/.ready
 # list is run by both. (Rooms are not named to pytest: it would load every conftest at once, and they share a name.)
 APART := tests/apparmor tests/api tests/cli tests/container tests/scenarios
 REST := tests/kernel tests/rollout tests/sandbox tests/store tests/unit tests/test_readme.py
-QUICK := $(VENV)/bin/pytest -m "not slow"
+# A test that hangs is ended, so that all others are heard of.
+QUICK := $(VENV)/bin/pytest -m "not slow" --timeout 900
 QUICK_APART := $(QUICK) -o cache_dir=$(STATE)/pytest/apart $(addprefix --ignore=,$(REST))
 QUICK_REST := $(QUICK) -o cache_dir=$(STATE)/pytest/rest $(addprefix --ignore=,$(APART))
 

@@ -174,10 +174,25 @@ def start(node, tmp_path, script, *options):
     return process, report
 
 
+def listening(number, heard, *others):
+    """A script that says it is ready, and does what is said on a signal; `others` it ignores. (A shell forgets
+    an interrupt that comes while it starts a program, if that program does not die of it.)"""
+    handlers = "".join(f"signal.signal({int(one)}, signal.SIG_IGN);" for one in others)
+    return f"""exec python3 -c '
+import os, signal, time
+def say(text):
+    os.write(1, text + b"\\n")
+def heard(*_):
+    {heard}
+signal.signal({int(number)}, heard); {handlers} say(b"ready")
+while True:
+    time.sleep(0.05)
+'"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_reach_the_command(node, tmp_path, number):
-    script = f"trap 'echo got; exit 77' {number.name[3:]}; echo ready; while :; do sleep 0.05; done"
-    process, report = start(node, tmp_path, script)
+    process, report = start(node, tmp_path, listening(number, 'say(b"got"); os._exit(77)'))
     process.send_signal(number)
     out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (77, b"got\n"), err
@@ -195,8 +210,7 @@ def test_an_interrupted_rollout_ends_with_130_and_is_no_verdict(node, tmp_path):
 
 
 def test_a_command_deaf_to_interrupts_can_still_be_ended(node, tmp_path):
-    script = "trap 'echo deaf' INT; trap '' TERM; echo ready; while :; do sleep 0.05; done"
-    process, _ = start(node, tmp_path, script)
+    process, _ = start(node, tmp_path, listening(signal.SIGINT, 'say(b"deaf")', signal.SIGTERM))
     for _ in range(3):
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == b"deaf\n"  # two that come before it is awake are one to it
