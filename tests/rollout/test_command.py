@@ -175,8 +175,8 @@ def start(node, tmp_path, script, *options):
 
 
 def listening(number, heard, *others):
-    """A script that says it is ready, and does what is said on a signal; `others` it ignores. (A shell forgets
-    an interrupt that comes while it starts a program, if that program does not die of it.)"""
+    """A script that says it is ready, and does what is said on a signal; `others` it ignores. (A shell
+    forgets an interrupt that comes while it starts a program, if that program does not die of it.)"""
     handlers = "".join(f"signal.signal({int(one)}, signal.SIG_IGN);" for one in others)
     return f"""exec python3 -c '
 import os, signal, time
