@@ -16,7 +16,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -211,10 +211,12 @@ class Denials:
         )
 
     def _own_event(self, slot: int, refusal: Refusal) -> _Own:
-        """The refused call's event: by its name, or, where none has it, the only one that can be meant."""
+        """The refused call's event: by its name; where none has it, by the last part of it, since there may be
+        other ways to a file; or else the only one that can be meant."""
         key = (slot, refusal.pid, refusal.tier, refusal.fields.get("syscall", refusal.name))
         joined = self._joined.pop(key, 0)
         named: list[_Own] = []
+        alike: list[_Own] = []
         others: list[_Own] = []
         for _, batch in self._recent:
             records = batch.records
@@ -224,8 +226,10 @@ class Denials:
             meant = _named(rows, batch.strings, refusal)
             named += map(_own, np.sort(rows[meant], order="seq")[: refusal.count])
             others += map(_own, rows[~meant][:2])
-        if refusal.tier == "apparmor" and not named and len(others) == 1:
-            named = others
+            near = _named(rows, batch.strings, refusal, _last_part)
+            alike += map(_own, np.sort(rows[near], order="seq")[: refusal.count])
+        if refusal.tier == "apparmor" and not named:
+            named = alike or (others if len(others) == 1 else [])
         # Of equal records the first is here, and the others stand for the events that follow.
         found = sorted(named, key=lambda one: one.seq)[: refusal.count]
         self._joined[key] = found[-1].seq if found else joined
@@ -234,15 +238,25 @@ class Denials:
         return found[0] if found else _Own()
 
 
-def _named(rows: npt.NDArray[np.void], strings: Sequence[bytes], refusal: Refusal) -> npt.NDArray[np.bool_]:
-    """Which events are of the call or of the path that the record names."""
+def _last_part(path: bytes) -> bytes:
+    """What is behind the last slash."""
+    return path.rpartition(b"/")[2]
+
+
+def _named(
+    rows: npt.NDArray[np.void],
+    strings: Sequence[bytes],
+    refusal: Refusal,
+    part: Callable[[bytes], bytes] = bytes,
+) -> npt.NDArray[np.bool_]:
+    """Which events are of the call or of the path that the record names, or of that part of it."""
     if refusal.tier == "seccomp":
         same: npt.NDArray[np.bool_] = rows["nr"] == int(refusal.fields.get("syscall", b"-1")) & ~X32
         return same
-    found = np.zeros(len(rows), np.bool_)
-    for field in ("path", "path2") if refusal.name else ():
+    found, name = np.zeros(len(rows), np.bool_), part(refusal.name)
+    for field in ("path", "path2") if name else ():
         codes, which = np.unique(rows[field], return_inverse=True)
-        found |= np.fromiter((strings[code] == refusal.name for code in codes), np.bool_, len(codes))[which]
+        found |= np.fromiter((part(strings[code]) == name for code in codes), np.bool_, len(codes))[which]
     return found
 
 

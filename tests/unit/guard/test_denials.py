@@ -134,6 +134,14 @@ def test_a_call_that_ended_before_the_record_was_written_is_another(place: Place
     assert place.refuse(refusal(boot), batch=batch)[0]["a1"] == 6
 
 
+def test_a_refusal_is_joined_to_a_call_that_named_the_file_by_another_way(place: Place) -> None:
+    """/bin leads to /usr/bin: the record has the file's own path, the event what the process said."""
+    boot = now()
+    rows = [{"seq": 5 + n, "result": -13, "time_ns": boot + n, "path": 1 + n} for n in range(3)]
+    batch = events(*rows, strings=(b"/dev/tty", b"/bin/tac", b"/bin/taco"))
+    assert place.refuse(refusal(boot, b"/usr/bin/tac"), batch=batch)[0]["a1"] == 6
+
+
 @pytest.mark.parametrize(("others", "joined"), [(1, 5), (2, 0)], ids=["the only one", "one of two"])
 def test_a_refusal_without_a_name_is_joined_to_what_alone_can_be_meant(
     place: Place, others: int, joined: int
