@@ -211,8 +211,8 @@ class Denials:
         )
 
     def _own_event(self, slot: int, refusal: Refusal) -> _Own:
-        """The refused call's event: by its name; where none has it, by the last part of it, since there may be
-        other ways to a file; or else the only one that can be meant."""
+        """The refused call's event: by its name; where none has it, by the last part of it, since a file may
+        have other ways to it; or else the only one that can be meant."""
         key = (slot, refusal.pid, refusal.tier, refusal.fields.get("syscall", refusal.name))
         joined = self._joined.pop(key, 0)
         named: list[_Own] = []
