@@ -13,6 +13,8 @@ from invigilator.guard.bench.measure import Section, interleave, ratios
 from invigilator.sandbox.process import ProcessBackend
 
 ITERATIONS = {"getppid": 2_000_000, "write": 2_000_000, "open": 300_000}
+PARTS = 20
+"""Of each loop, the quickest part counts: other tenants of the machine only ever add to it."""
 PEER_ITERATIONS = 30_000
 SIX = "/usr/share/bench/one/two/file"
 """A path of six components, as seen in the sandbox."""
@@ -96,7 +98,8 @@ def _open_loop(backend: ProcessBackend, sensor: Sensor | None, loops: bytes, sca
 
 def _loop(loops: str, name: str, scale: float, path: str) -> float:
     """CPU time an iteration: what the hook costs the caller, without what others took of the processor."""
-    return _printed([loops, name, str(int(ITERATIONS[name] * scale)), path])[0]
+    count = str(max(1, int(ITERATIONS[name] * scale) // PARTS))
+    return min(_printed([loops, name, count, path])[0] for _ in range(PARTS))
 
 
 def _wall_ns(command: Sequence[str]) -> float:
