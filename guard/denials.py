@@ -93,7 +93,7 @@ class Denials:
         self._recent: deque[tuple[float, EventBatch]] = deque()
         self._slots = np.zeros(PIDS, np.int32)
         self._phases = np.zeros(PIDS, np.uint8)
-        self._joined: dict[tuple[int, int, str, bytes], int] = {}
+        self._joined: dict[tuple[int, int, str, bytes, bytes], int] = {}
         self._left_out = 0
         self._marks = self._reached = reader.mark
 
@@ -213,7 +213,9 @@ class Denials:
     def _own_event(self, slot: int, refusal: Refusal) -> _Own:
         """The refused call's event: by its name; where none has it, by the last part of it, since a file may
         have other ways to it; or else the only one that can be meant."""
-        key = (slot, refusal.pid, refusal.tier, refusal.fields.get("syscall", refusal.name))
+        # One call may be refused more than once, as an overlay's: each of its operations has its own turn.
+        told, operation = refusal.fields.get("syscall", refusal.name), refusal.fields.get("operation", b"")
+        key = (slot, refusal.pid, refusal.tier, told, operation)
         joined = self._joined.pop(key, 0)
         named: list[_Own] = []
         alike: list[_Own] = []

@@ -109,8 +109,10 @@ class Course:
         """The event of the call that was refused."""
         found = [row for row in self.events if row["seq"] == denial["a1"]]
         same = [row for row in self.events if row["pid"] == denial["pid"]]
-        shown = [(row["seq"], row["kind"], row["result"], row["path"], row["time_ns"]) for row in same]
-        assert found, (denial, shown)
+        shown = [
+            [row[name] for name in ("seq", "kind", "result", "path", "path2", "time_ns")] for row in same
+        ]
+        assert found, "\n".join(map(str, (denial, *shown)))
         return found[0]
 
 

@@ -134,6 +134,13 @@ def test_a_call_that_ended_before_the_record_was_written_is_another(place: Place
     assert place.refuse(refusal(boot), batch=batch)[0]["a1"] == 6
 
 
+def test_refusals_of_one_call_by_several_operations_join_it_all(place: Place) -> None:
+    boot = now()
+    batch = events({"seq": 5, "result": -13, "time_ns": boot, "path": 1}, strings=(b"/grader/a",))
+    other = Refusal("apparmor", False, boot, GONE, {**PROFILE, "operation": b"mknod", "name": b"/grader/a"})
+    assert [one["a1"] for one in place.refuse(other, refusal(boot), batch=batch)] == [5, 5]
+
+
 def test_a_refusal_is_joined_to_a_call_that_named_the_file_by_another_way(place: Place) -> None:
     """/bin leads to /usr/bin: the record has the file's own path, the event what the process said."""
     boot = now()
