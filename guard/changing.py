@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from invigilator.ebpf.network import NetRule
 from invigilator.guard.errors import GuardError
-from invigilator.guard.opening import PHASES, Watch, refuse_unenforced, require_tiers
+from invigilator.guard.opening import PHASES, Watch, put_in_force, refuse_unenforced, require_tiers
 from invigilator.guard.services import Services
 from invigilator.incidents.records import PolicyChange
 from invigilator.profiles import network
@@ -43,15 +42,7 @@ def change(services: Services, sandbox: Sandbox, watch: Watch, old: Policy, new:
     if changed:
         tiers["network"] = "changed"
         for name, phase in PHASES.items():
-            found = rules[name]
-            services.sensor.set_network(
-                watch.slot,
-                phase,
-                found.default_allow,
-                [NetRule(*rule) for rule in found.rules],
-                default_bind=found.default_bind,
-                binds=[NetRule(*rule) for rule in found.binds],
-            )
+            put_in_force(services.sensor, watch.slot, phase, rules[name])
     version = policy_versions(new).confinement
     watch.facts.policy_changed(version, tiers)
     return PolicyChange(

@@ -228,8 +228,9 @@ class Denials:
             meant = _named(rows, batch.strings, refusal)
             named += map(_own, np.sort(rows[meant], order="seq")[: refusal.count])
             others += map(_own, rows[~meant][:2])
-            near = _named(rows, batch.strings, refusal, _last_part)
-            alike += map(_own, np.sort(rows[near], order="seq")[: refusal.count])
+            if refusal.tier == "apparmor":
+                near = _named(rows, batch.strings, refusal, _last_part)
+                alike += map(_own, np.sort(rows[near], order="seq")[: refusal.count])
         if refusal.tier == "apparmor" and not named:
             named = alike or (others if len(others) == 1 else [])
         # Of equal records the first is here, and the others stand for the events that follow.

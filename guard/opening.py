@@ -10,6 +10,7 @@ from pathlib import Path
 from invigilator.detectors.engine import Engine
 from invigilator.ebpf.events import Phase
 from invigilator.ebpf.network import NetRule
+from invigilator.ebpf.sensor import Sensor
 from invigilator.guard.canary import Canary
 from invigilator.guard.errors import GuardError
 from invigilator.guard.facts import Recorder
@@ -97,15 +98,7 @@ def arm(
     sandbox.on_mounts = tell_mounts
     for name, phase in PHASES.items():
         rules = network.compile(policy, name, lambda asked: _addresses(sandbox, asked))
-        sensor.set_network(
-            watch.slot,
-            phase,
-            rules.default_allow,
-            [NetRule(*rule) for rule in rules.rules],
-            default_bind=rules.default_bind,
-            binds=[NetRule(*rule) for rule in rules.binds],
-            own=has_names(policy),
-        )
+        put_in_force(sensor, watch.slot, phase, rules, own=has_names(policy))
     sandbox.on_names(name_events(sensor, watch.slot, PHASES))
     sensor.arm(watch.slot)
     watch.facts.canaries_planted(canaries, sandbox.identity)
@@ -114,6 +107,22 @@ def arm(
         watch.facts.future_commits(commits, policy.filesystem.workspace[0])
         objects = future_objects(Path(order.workspace), commits)
         watch.facts.future_objects(objects, policy.filesystem.workspace[0])
+
+
+def put_in_force(
+    sensor: Sensor, slot: int, phase: Phase, rules: network.NetworkRules, *, own: bool = False
+) -> None:
+    """Compiled rules of the network, in the kernel. `own`: shared with no other sandbox, so that addresses
+    can be pinned."""
+    sensor.set_network(
+        slot,
+        phase,
+        rules.default_allow,
+        [NetRule(*rule) for rule in rules.rules],
+        default_bind=rules.default_bind,
+        binds=[NetRule(*rule) for rule in rules.binds],
+        own=own,
+    )
 
 
 def _addresses(sandbox: Sandbox, name: str) -> Sequence[str]:

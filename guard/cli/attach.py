@@ -11,6 +11,7 @@ import typer
 
 from invigilator.guard.cli.daemons import HomeOption
 from invigilator.guard.cli.joining import PhaseWord
+from invigilator.guard.cli.options import AttemptOption, RunIdOption
 from invigilator.guard.cli.output import plain
 from invigilator.guard.errors import GuardError
 
@@ -58,12 +59,8 @@ def attach(
             show_default="generated; with --label the container's label invigilator.rollout, else its id",
         ),
     ] = None,
-    run_id: Annotated[
-        str | None, typer.Option("--run", metavar="ID", help="Id of the training or evaluation job.")
-    ] = None,
-    attempt: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Which try of the rollout this is; the latest answers.")
-    ] = 1,
+    run_id: RunIdOption = None,
+    attempt: AttemptOption = 1,
     phase: Annotated[
         PhaseWord | None,
         typer.Option(

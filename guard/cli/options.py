@@ -1,10 +1,20 @@
-"""Options that several commands take, read: pairs and times."""
+"""Options that several commands take, and how pairs and times are read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
+
+import typer
 
 from invigilator.guard.errors import GuardError
+
+RunIdOption = Annotated[
+    str | None, typer.Option("--run", metavar="ID", help="Id of the training or evaluation job.")
+]
+AttemptOption = Annotated[
+    int, typer.Option(metavar="N", min=1, help="Which try of the rollout this is; the latest answers.")
+]
 
 
 def pairs(texts: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from invigilator.guard.cli.daemons import HomeOption
+from invigilator.guard.cli.options import AttemptOption, RunIdOption
 from invigilator.guard.cli.output import plain
 from invigilator.guard.errors import GuardError
 
@@ -55,12 +56,8 @@ def run(
             show_default="generated",
         ),
     ] = None,
-    run_id: Annotated[
-        str | None, typer.Option("--run", metavar="ID", help="Id of the training or evaluation job.")
-    ] = None,
-    attempt: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Which try of the rollout this is; the latest answers.")
-    ] = 1,
+    run_id: RunIdOption = None,
+    attempt: AttemptOption = 1,
     label: Annotated[
         list[str] | None, typer.Option("--label", "-l", metavar="K=V", help="Repeatable.")
     ] = None,
