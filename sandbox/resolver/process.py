@@ -26,6 +26,7 @@ from typing import Any
 
 from invigilator.sandbox.resolver import BURST, CONTROL_BYTES, RATE_PER_S, upstream, wire
 from invigilator.sandbox.resolver.asking import Upstream
+from invigilator.sandbox.resolver.confining import confine
 
 UID = 61_501
 """Of the resolver, beside the service's 61,500: a number that nobody has."""
@@ -256,7 +257,9 @@ def drop_privileges(uid: int = UID) -> None:
 
 
 async def _serve(control: socket.socket) -> None:
-    await Process(control).run()
+    process = Process(control)
+    confine()
+    await process.run()
 
 
 def main() -> None:
