@@ -12,7 +12,7 @@ from .network import KEY, VALUE, NetRule, compile_rules
 from .strings import StringTable
 
 _Rules = tuple[int, tuple[NetRule, ...]]
-"""Owner and rules."""
+"""Rules, and the number of their set where they are nobody else's; 0: shared by all who have equal ones."""
 
 
 @dataclass(slots=True)
@@ -33,10 +33,10 @@ class Rulesets:
         self._by_number: dict[int, _Rules] = {}
         self._next = 1
 
-    def use(self, rules: Sequence[NetRule], owner: int = 0) -> int:
+    def use(self, rules: Sequence[NetRule], *, own: bool = False) -> int:
         """The number of these rules, put into the kernel now where they are not there. `RuleError` where they
-        cannot be. `owner`: whom they are kept for alone; 0: whoever has equal ones."""
-        wanted = (owner, tuple(rules))
+        cannot be. `own`: a set that nothing else uses, so that addresses can be pinned in it."""
+        wanted = (self._next if own else 0, tuple(rules))
         known = self._by_rules.get(wanted)
         if known is None:
             known = self._by_rules[wanted] = self._put(wanted[1])
@@ -44,12 +44,12 @@ class Rulesets:
         known.users += 1
         return known.number
 
-    def use_all(self, several: Sequence[Sequence[NetRule]], owner: int = 0) -> tuple[int, ...]:
+    def use_all(self, several: Sequence[Sequence[NetRule]], *, own: bool = False) -> tuple[int, ...]:
         """The numbers of several lists of rules; where one cannot be put into the kernel, none is used."""
         numbers: list[int] = []
         try:
             for rules in several:
-                numbers.append(self.use(rules, owner))
+                numbers.append(self.use(rules, own=own))
         except Exception:
             for number in numbers:
                 self.release(number)
@@ -57,9 +57,9 @@ class Rulesets:
         return tuple(numbers)
 
     def pin(self, number: int, address: bytes, rules: Sequence[NetRule]) -> None:
-        """Of one address (16 bytes), the rules in order, in a set that has an owner: one map update."""
-        owner, _ = self._by_number[number]
-        if not owner:
+        """Of one address (16 bytes), the rules in order, in a set that is somebody's own: one map update."""
+        own, _ = self._by_number[number]
+        if not own:
             raise ValueError("these rules are shared: others would get the address too")
         known = self._by_rules[self._by_number[number]]
         prefixes = [replace(rule, prefix=address, length=128) for rule in rules]

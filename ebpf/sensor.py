@@ -42,6 +42,7 @@ QUARANTINE_S = 0.05
 MISSED_EVERY_S = 0.05
 """How long the kernel's count of skipped runs is taken for current."""
 EMIT_TRIES = 50
+NO_PINS: Mapping[bytes, Sequence[NetRule]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,19 +236,26 @@ class Sensor:
         default_bind: bool = True,
         binds: Sequence[NetRule] = (),
         own: bool = False,
+        pins: Mapping[bytes, Sequence[NetRule]] = NO_PINS,
     ) -> None:
         """Enforce rules in a phase; the first that matches decides. Equal rules of several sandboxes are kept
         once. `loopback`: the sandbox's own may be spoken to (not where it shares the host's network).
 
         `binds` are rules for the own addresses and ports that a socket may be bound to, `default_bind` what
-        holds where none matches. A port that the kernel is to choose is 0. `own`: kept for this sandbox
-        alone, so that `pin` can add to them.
+        holds where none matches. A port that the kernel is to choose is 0. `own`: kept for this phase of this
+        sandbox alone, so that `pin` can add to them; `pins` are in force from the first packet on, and of
+        former ones none stays.
         """
         with self._lock:
             entry = self._registered[slot]
-            numbers = self._rulesets.use_all(
-                (rules, binds) if binds else (rules,), entry.registration if own else 0
-            )
+            numbers = self._rulesets.use_all((rules, binds) if binds else (rules,), own=own)
+            try:
+                for address, about in pins.items():
+                    self._rulesets.pin(numbers[0], address, about)
+            except Exception:
+                for number in numbers:
+                    self._rulesets.release(number)
+                raise
             previous = entry.rulesets.get(phase, ())
             entry.rulesets[phase] = numbers
             setting = self._slots["net"][slot, int(phase)]

@@ -16,7 +16,7 @@ from invigilator.profiles.names import (
 )
 from invigilator.profiles.network import IpAddress, mapped, network_of
 from invigilator.profiles.pins import Family, Pins, sort
-from invigilator.profiles.policy import Network, PhaseName, Policy
+from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox.base import LimitHit, NameEvents
 
 _log = logging.getLogger("invigilator.resolver")
@@ -119,13 +119,8 @@ class Answers:
         if self.events is None:
             raise RuntimeError("nobody puts rules in force yet")
         self._admit(name, addresses)
-        done: list[Network] = []
         for phase in PHASES:
-            network = self._networks[phase]
-            if network in done or not self._rules[phase].decide(name).pinned:
-                continue
-            done.append(network)
-            for address in addresses:
+            for address in addresses if self._rules[phase].decide(name).pinned else ():
                 self.events.pin(phase, mapped(address), self._pins.rules(phase, address))
 
     def _refuse(self, name: str, decision: Decision) -> Answer:

@@ -76,3 +76,14 @@ def test_a_pin_that_denies_names_its_rule_and_too_many_rules_are_refused(box: Bo
     many = [NetRule.of("10.9.0.7", port_low=port, port_high=port, name="many") for port in range(1, 18)]
     with pytest.raises(RuleError, match="17 network rules"):
         box.sensor.pin(box.slot, Phase.AGENT, mapped("10.9.0.7"), many)
+
+
+def test_a_pin_of_one_phase_is_none_of_another_with_the_same_rules_and_goes_with_new_ones(box: Box) -> None:
+    for phase in (Phase.SETUP, Phase.AGENT, Phase.AGENT):
+        box.sensor.set_network(box.slot, phase, False, [BLOCK], own=True)
+    box.sensor.pin(box.slot, Phase.SETUP, mapped("10.9.0.7"), [WEB, BLOCK])
+    assert answers(box) == [errno.EPERM, 0, errno.EPERM]
+    box.sensor.set_network(box.slot, Phase.AGENT, False, [BLOCK], own=True, pins={mapped("10.9.0.8"): [WEB]})
+    assert answers(box) == [errno.EPERM, 0, 0]
+    box.sensor.set_network(box.slot, Phase.AGENT, False, [BLOCK], own=True)
+    assert answers(box) == [errno.EPERM, 0, errno.EPERM]
