@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from invigilator.guard.errors import GuardError, MissingError, NotFoundError, UnreachableError
@@ -18,6 +19,10 @@ from invigilator.guard.notice import tell
 from invigilator.guard.packages import AGENT, SERVICE, require_packages
 
 START_TIMEOUT_S = 60.0
+"""How long one that is being started may stand still."""
+START_LONGEST_S = 900.0
+"""How long one may start at all. On a slow processor, or a disk never read before, it works for minutes; who
+ends it then, to begin anew, has it never start."""
 PATIENCE_S = 1.0
 """Who waits longer for a start is told what for."""
 WHAT_STARTS = {
@@ -142,10 +147,10 @@ def _start(
             env=_environment(home),
             start_new_session=True,
         )
-    began_s = time.monotonic()
+    start = Start(time.monotonic())
     told = False
-    while (waited_s := time.monotonic() - began_s) < START_TIMEOUT_S:
-        if waited_s > PATIENCE_S and not told:
+    while start.goes_on(time.monotonic(), processor_s(daemon.pid)):
+        if start.waited_s > PATIENCE_S and not told:
             tell(f"starting {WHAT_STARTS[name]}: some seconds, once")
             told = True
         with contextlib.suppress(OSError):
@@ -154,7 +159,34 @@ def _start(
             raise UnreachableError(f"the {name} did not start: {_last_line(log, began_at)}", where=str(log))
         time.sleep(0.01)
     daemon.kill()
-    raise UnreachableError(f"the {name} did not answer within {START_TIMEOUT_S:.0f} s", where=str(log))
+    raise UnreachableError(f"the {name} did not answer within {start.waited_s:.0f} s", where=str(log))
+
+
+@dataclass(slots=True)
+class Start:
+    """How long a daemon that is being started is waited for: as long as it works, within bounds. `began_s`:
+    when (monotonic)."""
+
+    began_s: float
+    waited_s: float = 0.0
+    _worked_s: float = 0.0
+    _work_s: float = -1.0
+
+    def goes_on(self, now_s: float, processor_s: float) -> bool:
+        """Whether to wait on, at `now_s`; by then it has used that much of a processor."""
+        self.waited_s = now_s - self.began_s
+        if processor_s > self._work_s:
+            self._worked_s, self._work_s = self.waited_s, processor_s
+        return self.waited_s < min(START_LONGEST_S, self._worked_s + START_TIMEOUT_S)
+
+
+def processor_s(pid: int) -> float:
+    """Processor time that a process has used (proc(5), `stat`); -1 where it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return -1.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _environment(home: Home) -> dict[str, str]:
