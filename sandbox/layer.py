@@ -40,6 +40,8 @@ MOUNT_OPTIONS: Mapping[str, str | None] = {
 }  # fmt: skip
 BYTES_PER_INODE = 8192
 """Half of mke2fs's default: node_modules and Python environments are many small files."""
+LEAST_INODES = 2048
+"""Of a layer in memory: an empty file takes no block of a tmpfs, but kernel memory."""
 
 
 @dataclass(slots=True)
@@ -224,7 +226,8 @@ def _furnish_folder(fd: int) -> None:
 
 
 def _tmpfs(size: int) -> int:
-    options: dict[str, str | None] = {"size": str(size), "mode": "0700"}
+    inodes = max(size // BYTES_PER_INODE, LEAST_INODES)
+    options: dict[str, str | None] = {"size": str(size), "mode": "0700", "nr_inodes": str(inodes)}
     try:
         return kernel.mount_detached("tmpfs", "layer", options)
     except OSError as error:

@@ -130,7 +130,9 @@ class Recipe:
     def _dev(self, spec: Specification) -> None:
         owner = OWNER
         spec.folder("/dev", 0o755, owner)
-        spec.mount("tmpfs", "tmpfs", "/dev", MS_NOSUID | MS_NOEXEC, ("mode=755,size=64k,", *_OWNED))
+        spec.mount(
+            "tmpfs", "tmpfs", "/dev", MS_NOSUID | MS_NOEXEC, ("mode=755,size=64k,nr_inodes=1k,", *_OWNED)
+        )
         for name, major, minor in DEVICES:
             spec.add(Op.NODE, f"/dev/{name}", 0o020666, major, minor, owner, owner)
         for name, target in DEVICE_LINKS:
@@ -139,7 +141,7 @@ class Recipe:
             spec.folder(f"/dev/{name}", 0o755, owner)
         options = ("newinstance,ptmxmode=0666,mode=0620,gid=", Id(TTY_GROUP))
         spec.mount("devpts", "devpts", "/dev/pts", MS_NOSUID | MS_NOEXEC, options)
-        shm = (f"mode=1777,size={self.shm_bytes},", *_OWNED)
+        shm = (f"mode=1777,size={self.shm_bytes},nr_inodes={max(self.shm_bytes >> 12, 1024)},", *_OWNED)
         spec.mount("tmpfs", "tmpfs", "/dev/shm", MS_NOSUID | MS_NODEV, shm)
         spec.mount("mqueue", "mqueue", "/dev/mqueue", QUIET)
         self._mask_proc(spec)

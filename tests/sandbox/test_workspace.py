@@ -306,6 +306,20 @@ def test_a_small_layer_is_in_memory_and_as_small(make_box: MakeBox) -> None:
     assert box.sandbox._layer is not None and box.sandbox._layer.in_memory
 
 
+@pytest.mark.parametrize("where", ["/tmp", "/dev", "/dev/shm"])
+def test_empty_files_fill_a_layer_in_memory_and_never_the_memory(make_box: MakeBox, where: str) -> None:
+    """An empty file takes no block of a tmpfs: without a bound of their own they would end in an OOM kill."""
+    box = make_box(Policy(name="tiny", limits=Limits(memory_bytes=128 * MIB, disk_bytes=16 * MIB)))
+    script = (
+        "import errno, os\ntry:\n  for i in range(1 << 20):\n    os.mknod(f'{os.sys.argv[1]}/{i}')\n"
+        "except OSError as e:\n  print(errno.errorcode[e.errno])"
+    )
+    result = box.run("python3", "-c", script, where)
+    assert (result.out, result.status.reason) == (b"ENOSPC\n", "exited"), result.err
+    hit = {one.limit for one in box.sandbox.limits_hit()}
+    assert ("disk" in hit) == (where == "/tmp") and "memory" not in hit
+
+
 def test_a_huge_sparse_file_costs_nothing_on_the_way_home(make_box: MakeBox, workspace: Path) -> None:
     box = make_box(workspace=workspace)
     assert box.sh("truncate -s 1T sparse; echo end | dd of=sparse bs=1 seek=1000000 conv=notrunc").code == 0
