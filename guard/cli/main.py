@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import typer
+from typer._completion_classes import completion_init
 
 from invigilator.guard.cli.failures import end_by_sigpipe, explain
 from invigilator.guard.cli.help import Ordered, tidy, width
@@ -33,6 +34,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    add_completion=False,  # its options would stand beside `guard completion`, and edit files of the user's
     context_settings={"help_option_names": ["-h", "--help"], "terminal_width": width()},
 )
 
@@ -65,6 +67,7 @@ def mount() -> None:
 
 def command() -> Any:
     """The whole command, ready to be called."""
+    completion_init()
     mount()
     made = typer.main.get_command(app)
     tidy(made)

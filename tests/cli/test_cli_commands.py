@@ -199,6 +199,11 @@ def test_completion_is_a_script_of_the_shell(lonely: Guard, shell: str) -> None:
         assert checked.returncode == 0, checked.stderr
 
 
+def test_there_is_one_way_to_completion(lonely: Guard) -> None:
+    assert "completion " in lonely("--help").out and "-completion" not in lonely("--help").out
+    assert lonely("--install-completion").status == 2
+
+
 def test_completion_completes(lonely: Guard) -> None:
     environment = {
         **lonely.environment,
