@@ -11,7 +11,18 @@ import yaml
 
 from invigilator.profiles import policy as policy_module
 from invigilator.profiles import protected
+from invigilator.profiles.names import (
+    BELOW_WILDCARD_MAX_BYTES,
+    NAME_MAX_BYTES,
+    NameRules,
+    canonical,
+    has_names,
+    is_wildcard,
+    rules_by_name,
+)
+from invigilator.profiles.network import network_of
 from invigilator.profiles.policy import Policy
+from invigilator.sandbox.resolver import ADDRESS, PORT
 
 BATTERY = Path(policy_module.__file__).with_name("attacks.yaml")
 PLANTED = {
@@ -46,8 +57,23 @@ with socket.socket() as one:
 print(errno.errorcode.get(code, code))
 sys.exit(code in (errno.EPERM, errno.EACCES, errno.ENETUNREACH))
 """
+LONG = ".".join(["a" * 32] * (BELOW_WILDCARD_MAX_BYTES // 32))
+"""More than may stand for a wildcard's `*`, dots counted."""
+REFUSED_CODE = 5
+"""A name server's word that it does not answer that (RFC 1035, section 4.1.1)."""
 ADDRESSES = (("169.254.169.254", 80), ("192.0.2.1", 443))
 """A metadata service's address, and one that is nobody's (RFC 5737)."""
+
+ASK = f"""
+import socket, struct, sys
+name = b"".join(bytes([len(one)]) + one.encode() for one in sys.argv[1].split(".")) + bytes(1)
+with socket.socket(type=socket.SOCK_DGRAM) as one:
+    one.settimeout(10)
+    one.sendto(struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + name + struct.pack("!2H", 1, 1), {(ADDRESS, PORT)})
+    code = one.recv(999)[3] & 15
+print("response code", code)
+sys.exit(code == {REFUSED_CODE})
+"""
 
 BIND = """
 import socket, sys
@@ -126,6 +152,24 @@ def on_addresses(addresses: list[tuple[str, int]]) -> Iterator[Attack]:
         script = f"python3 -c {shlex.quote(CONNECT)} {address} {port}"
         what = "an address that the policy does not name"
         yield Attack(f"connect {address}:{port}", what, script, ("network",), controlled=False)
+
+
+def on_names(policy: Policy) -> Iterator[Attack]:
+    """Asking the sandbox's name server for names that no rule hands out: a stranger's, a neighbour's of each
+    zone, and one below each that tells its owner more than a name may."""
+    if not has_names(policy, ("agent",)):
+        return
+    rules = network_of(policy, "agent")
+    zones = [canonical(rule.target)[2:] for rule in rules_by_name(rules) if is_wildcard(rule.target)]
+    tries = {"attack.invalid": "a name that the policy does not name"}
+    for zone in zones:
+        tries[f"attack-{zone}"] = "a name that ends like those of a zone"
+        tries[f"{LONG}.{zone}"] = "more below a zone than a name may tell"
+    known = NameRules(rules)
+    for name, what in tries.items():
+        if len(name) <= NAME_MAX_BYTES and not known.decide(canonical(name)).allowed:
+            script = f"python3 -c {shlex.quote(ASK)} {shlex.quote(name)}"
+            yield Attack(f"ask {name}", what, script, ("network",), controlled=False)
 
 
 def on_own_ports(places: list[tuple[str, int]]) -> Iterator[Attack]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from invigilator.ebpf.events import EventBatch, EventClass, Flag, Kind, Phase
+from invigilator.ebpf.events import EventBatch, EventClass, Flag, Kind, NetHook, Phase
 from invigilator.guard.errors import GuardError
 from invigilator.incidents.replay import to_batch
 from invigilator.profiles.learning import Command, Connection, Recording, Use
@@ -257,12 +257,17 @@ def _opened(one: _Used) -> Iterator[Use]:
 def _network(batch: EventBatch, facts: Recording) -> None:
     kind, family = batch.column("kind"), batch.column("family")
     for code, count in _distinct(batch.column("text")[kind == Kind.DNS]):
-        facts.names[batch.strings[code[0]].rstrip(b".").lower()] += count
+        name = batch.strings[code[0]].rstrip(b".").lower()
+        facts.names[name] += count
+        facts.asked.add(name)
+    unnamed = (kind == Kind.NET_DENIED) & (batch.column("a0") == NetHook.NAME)
+    for code, count in _distinct(batch.column("path2")[unnamed]):
+        facts.leave_out(REFUSED_NETWORK, b"name " + batch.strings[code[0]], count)
     raw = int((kind == Kind.SOCKET).sum())
     if raw:
         facts.leave_out("no sandbox has raw or packet sockets", b"socket", raw)
     reached = np.isin(kind, [Kind.CONNECT, Kind.SEND, Kind.BIND]) & np.isin(family, [AF_INET, AF_INET6])
-    batch = batch.select(reached | (kind == Kind.NET_DENIED))
+    batch = batch.select(reached | (kind == Kind.NET_DENIED) & ~unnamed)
     result = batch.column("result")
     let = (result >= 0) | np.isin(result, [-EINPROGRESS, -ECONNREFUSED, -ECONNRESET])
     # A port that was taken then may be free the next time.

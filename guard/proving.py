@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Literal
 
 from invigilator.guard import attacks, learning
 from invigilator.guard.attacks import Attack
+from invigilator.guard.box import Result
 from invigilator.guard.errors import GuardError
 from invigilator.guard.sync import SyncSandbox
-from invigilator.profiles import access, network, protected, seccomp
+from invigilator.profiles import access, network, pins, protected, seccomp
 from invigilator.profiles.learning import Connection, Recording
 from invigilator.profiles.learning.network import own_ports
+from invigilator.profiles.names import DNS_PORT, canonical, has_names
 from invigilator.profiles.policy import AppArmorRules, Policy
 from invigilator.sandbox.resolver.upstream import lookup
 
@@ -28,6 +30,8 @@ TIMEOUT_S = 600.0
 ATTACK_S = 30.0
 NOT_RUN = (126, 127)
 """Exit statuses of a shell that did not find, or could not start, a program."""
+CUT_OFF = ("timeout", "oom", "limit")
+"""Ends of an attack that say nothing of it."""
 INSIDE: Literal["capabilities"] = "capabilities"
 """A tier that every sandbox has."""
 State = Literal["proven", "failed", "not shown"]
@@ -117,14 +121,39 @@ def stated(policy: Policy, case: Case) -> Iterator[Row]:
             refused.append(f"{use.access} {use.path.decode('utf-8', 'backslashreplace')}")
     title = f"{case.report.rollout_id}: {len(case.facts.uses)} recorded uses of files are allowed"
     yield Row(title, "failed" if refused else "proven", "policy", _few(refused, "denied"))
-    rules = network.compile(policy, "agent", lookup)
-    closed = [_said(one) for one in sorted(case.facts.connections) if not rules.decide(*one)[0]]
-    title = f"{case.report.rollout_id}: {len(case.facts.connections)} recorded connections are allowed"
-    yield Row(title, "failed" if closed else "proven", "policy", _few(closed, "denied"))
-    own = own_ports(rules)
+    yield _connections(policy, case)
+    own = own_ports(network.compile(policy, "agent", lookup))
     taken = [_said(one) for one in sorted(case.facts.binds) if not own.decide(*one)[0]]
     title = f"{case.report.rollout_id}: {len(case.facts.binds)} recorded own ports are allowed"
     yield Row(title, "failed" if taken else "proven", "policy", _few(taken, "denied"))
+
+
+def _connections(policy: Policy, case: Case) -> Row:
+    """Below a wildcard only names that were asked for lead anywhere. Where they lead elsewhere by now, the
+    policy cannot be held to an address of then."""
+    names = sorted(canonical(name.decode("ascii", "replace")) for name in case.facts.asked)
+    rules = pins.asked(policy, "agent", names, lookup)
+    closed = [
+        one
+        for one in sorted(case.facts.connections)
+        if not (rules.decide(*one)[0] or _is_question(policy, one))
+    ]
+    moved = [one for one in closed if any(_would_lead(policy, name, one) for name in names)]
+    denied = [_said(one) for one in closed if one not in moved]
+    title = f"{case.report.rollout_id}: {len(case.facts.connections)} recorded connections are allowed"
+    if moved and not denied:
+        said = _few([_said(one) for one in moved], "no longer where a name leads")
+        return Row(title, "not shown", "policy", said)
+    return Row(title, "failed" if denied else "proven", "policy", _few(denied, "denied"))
+
+
+def _is_question(policy: Policy, one: Connection) -> bool:
+    """Whether it went to a name server, whose part the guard's own has under a policy with names."""
+    return one.port == DNS_PORT and has_names(policy, ("agent",))
+
+
+def _would_lead(policy: Policy, name: str, one: Connection) -> bool:
+    return pins.leading(policy, "agent", name, network.unmapped(one.address)).decide(*one)[0]
 
 
 def _said(one: Connection) -> str:
@@ -208,6 +237,7 @@ def _attacked(policy: Policy, options: Options) -> list[Row]:
             names, {name: number for name in names if (number := seccomp.number(name)) is not None}
         ),
         *attacks.on_addresses(closed),
+        *attacks.on_names(policy),
         *attacks.on_own_ports(untaken),
     ]
     observing = without_apparmor(policy).model_copy(update={"mode": "observe", "require": []})
@@ -218,23 +248,22 @@ def _attacked(policy: Policy, options: Options) -> list[Row]:
 
 def _run(
     policy: Policy, options: Options, chosen: Sequence[Attack], *, planted: bool
-) -> tuple[dict[str, int], frozenset[str]]:
-    """(attack → exit status, tiers in force)."""
+) -> tuple[dict[str, Result], frozenset[str]]:
+    """(attack → how it ended, tiers in force)."""
     with _box(policy, options, "attack") as box:
         for path, content in attacks.PLANTED.items() if planted else ():
             box.write_file(path, content)
         box.phase("agent")
-        codes = {
-            one.id: box.exec(
-                ["bash", "-c", one.script, "attack", one.argument], cwd="/", timeout_s=ATTACK_S
-            ).exit_code
+        ended = {
+            one.id: box.exec(["bash", "-c", one.script, "attack", one.argument], cwd="/", timeout_s=ATTACK_S)
             for one in chosen
         }
         force = {tier for tier, state in box.enforcement.items() if state == "enforce"}
-    return codes, frozenset(force | {INSIDE})
+    return ended, frozenset(force | {INSIDE})
 
 
-def _row(one: Attack, code: int, control: int | None, tiers: frozenset[str]) -> Row:
+def _row(one: Attack, ended: Result, control: Result | None, tiers: frozenset[str]) -> Row:
+    code = ended.exit_code
     title, tier = f"attack {one.id}: {one.does}", ", ".join(sorted(tiers & set(one.tiers)))
     if not tier:
         return Row(title, "not shown", "/".join(one.tiers), "no tier that refuses it is in force here")
@@ -242,6 +271,8 @@ def _row(one: Attack, code: int, control: int | None, tiers: frozenset[str]) -> 
         return Row(title, "failed", tier, "it worked")
     if code in NOT_RUN:
         return Row(title, "not shown", tier, f"what it needs is not in the sandbox (exit status {code})")
-    if one.controlled and control != 0:
+    if ended.reason in CUT_OFF:
+        return Row(title, "not shown", tier, f"it did not come to its end ({ended.reason})")
+    if one.controlled and (control is None or control.exit_code != 0):
         return Row(title, "not shown", tier, "refused, but it fails without the policy too")
     return Row(title, "proven", tier, "refused")

@@ -167,6 +167,12 @@ def mapped(address: IpAddress) -> bytes:
     return address.packed if address.version == 6 else b"\0" * 10 + b"\xff\xff" + address.packed
 
 
+def unmapped(raw: bytes) -> IpAddress:
+    """The address of 16 bytes."""
+    address = ipaddress.IPv6Address(raw)
+    return address.ipv4_mapped or address
+
+
 def _lets_out(network: Network) -> bool:
     return network.default_action == "allow" or any(
         rule.action == "allow" and not _is_loopback(rule.target) for rule in network.egress

@@ -5,15 +5,20 @@ The first answer for a name stays for the sandbox's life: who owns the name cann
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from invigilator.profiles.names import ADDRESSES_MAX, canonical, is_wildcard, matches
+from invigilator.profiles.names import ADDRESSES_MAX, NameRules, canonical, is_wildcard, matches
 from invigilator.profiles.network import (
     IpAddress,
     NetRule,
+    NetworkRules,
+    Resolver,
     address_of,
+    compile,
     flat,
     is_inside,
     network_of,
@@ -61,6 +66,45 @@ class Pins:
             if _is_about(rule, address, names):
                 found += flat(rule, ipaddress.ip_network(address))
         return found
+
+
+def asked(policy: Policy, phase: PhaseName, names: Iterable[str], resolve: Resolver) -> NetworkRules:
+    """The rules in force in a phase once these canonical names were asked for, by `resolve` as it answers
+    now. What a wildcard is about has none before. Raises NetworkError as `network.compile`."""
+    rules = compile(policy, phase, resolve)
+    if policy.mode == "observe":
+        return rules
+    pins, found = Pins(policy, rules.hosts), list[IpAddress]()
+    for name in names:
+        if grants(policy, phase, name):
+            with contextlib.suppress(OSError):
+                found += _pinned(pins, policy, phase, name, resolve(name))
+    own = [rule for address in dict.fromkeys(found) for rule in pins.rules(phase, address)]
+    return replace(rules, rules=(*own, *rules.rules))
+
+
+def leading(policy: Policy, phase: PhaseName, name: str, address: IpAddress) -> NetworkRules:
+    """What a phase's rules say of an address alone, if it is what a canonical name leads to."""
+    pins = Pins(policy, {})
+    found = _pinned(pins, policy, phase, name, [str(address)]) if grants(policy, phase, name) else ()
+    return NetworkRules(False, tuple(rule for one in found for rule in pins.rules(phase, one)), False)
+
+
+def grants(policy: Policy, phase: PhaseName, name: str) -> bool:
+    """Whether a phase hands a canonical name out by a rule, so that its addresses are let through."""
+    decision = NameRules(network_of(policy, phase)).decide(name)
+    return decision.allowed and decision.pinned
+
+
+def _pinned(
+    pins: Pins, policy: Policy, phase: PhaseName, name: str, texts: Sequence[str]
+) -> Sequence[IpAddress]:
+    private = NameRules(network_of(policy, phase)).decide(name).private
+    found: list[IpAddress] = []
+    for family in (4, 6):
+        pins.put(name, family, sort(texts, family, private=private).granted)
+        found += pins.of(name, family) or ()
+    return found
 
 
 def sort(texts: Sequence[str], family: Family, *, private: bool) -> Sorted:

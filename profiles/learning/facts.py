@@ -43,8 +43,8 @@ class Recording:
     """The facts of one sandbox. `title` names it in the policy's comments, one line.
 
     `uses`, `connections`, `binds` (own addresses and ports, 0 where the kernel chose): with how often.
-    `names`: asked for by DNS, or named by the recording's policy. `calls`: kinds of privileged calls that
-    were made, by the event's name. `left_out`: reason → what, and how often.
+    `names`: asked for by DNS, or named by the recording's policy; `asked`: the former alone. `calls`: kinds
+    of privileged calls that were made, by the event's name. `left_out`: reason → what, and how often.
     """
 
     title: str
@@ -52,6 +52,7 @@ class Recording:
     connections: Counter[Connection] = field(default_factory=Counter)
     binds: Counter[Connection] = field(default_factory=Counter)
     names: Counter[bytes] = field(default_factory=Counter)
+    asked: set[bytes] = field(default_factory=set)
     calls: set[str] = field(default_factory=set)
     commands: list[Command] = field(default_factory=list)
     left_out: dict[str, Counter[bytes]] = field(default_factory=dict)

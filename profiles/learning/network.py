@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from invigilator.profiles.learning.facts import Connection, Recording
-from invigilator.profiles.network import IpAddress, NetworkRules, is_inside, mapped, network_of, stated
+from invigilator.profiles.network import NetworkRules, is_inside, mapped, network_of, stated, unmapped
 from invigilator.profiles.policy import BindRule, EgressRule, Policy
 
 PROTOCOLS = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp"}
@@ -30,7 +30,7 @@ def rules(
     decides = stated(base, "agent", lambda name: hosts.get(name, ()))
     ports: dict[tuple[str, str], set[int]] = defaultdict(set)
     for connection, count in sorted(reached.items()):
-        address = _address(connection.address)
+        address = unmapped(connection.address)
         if address.is_loopback or address.is_unspecified:
             continue
         reason = _denied(decides, connection)
@@ -65,7 +65,7 @@ def binds(
     decides = own_ports(stated(base, "agent", lambda name: ()))
     ports: dict[tuple[str, str], set[int]] = defaultdict(set)
     for one, count in sorted(taken.items()):
-        address = _address(one.address)
+        address = unmapped(one.address)
         reason = None if one.protocol in PROTOCOLS else "neither TCP nor UDP"
         allowed, rule = decides.decide(one.address, one.port, one.protocol)
         if reason or not allowed:
@@ -112,11 +112,6 @@ def _name_of(address: str, recordings: Sequence[Recording], hosts: Mapping[str, 
     asked = {name.decode("ascii", "replace") for recording in recordings for name in recording.names}
     leads = sorted(name for name, addresses in hosts.items() if name in asked and address in addresses)
     return leads[0] if leads else None
-
-
-def _address(raw: bytes) -> IpAddress:
-    address = ipaddress.IPv6Address(raw)
-    return address.ipv4_mapped or address
 
 
 def _unused(name: str, taken: set[str]) -> str:

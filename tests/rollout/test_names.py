@@ -38,6 +38,8 @@ def addresses(name):
     asked[name] = asked.get(name, 0) + 1
     if name.startswith("inside"):
         return ["169.254.169.254"]
+    if name.startswith("stay"):
+        return ["198.51.100.2"]
     # Each time another: who owns the name leads it elsewhere.
     return ["198.51.100.1" if asked[name] == 1 else "198.51.100.2"]
 server = socket.socket(type=socket.SOCK_DGRAM)
