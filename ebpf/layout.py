@@ -48,23 +48,8 @@ SLOT = np.dtype(
 )
 """`struct slot`: one sandbox, in memory shared with the kernel."""
 
-TASK = np.dtype(
-    [
-        ("cgroup", "<u8"),
-        ("slot", "<u4"),
-        ("registration", "<u4"),
-        ("step", "<u4"),
-        ("exe", "<u4"),
-        ("exe_epoch", "<u4"),
-        ("origin_phase", "u1"),
-        ("phase", "u1"),
-        ("actor", "u1"),
-        ("abi_seen", "u1"),
-        ("ended", "<u4"),
-    ],
-    align=True,
-)
-"""`struct task_state`: what is known of a followed task."""
+ADOPTING = np.dtype([("slot", "<u4"), ("registration", "<u4"), ("actor", "<u4"), ("followed", "<u4")])
+"""`struct adopting`: whose cgroups' threads are to be followed, and how many were not yet."""
 
 STREAM = np.dtype([("slot", "<u4"), ("dev", "<u4"), ("ino", "<u8")])
 

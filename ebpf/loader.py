@@ -94,6 +94,7 @@ class Kernel:
         if not self._object:
             raise self._error(ctypes.get_errno(), f"cannot open {path.name}")
         self._links: list[int] = []
+        self._walks: dict[str, int] = {}
         self._programs: dict[str, int] = {}
         self._fds: dict[str, int] = {}
         self._memory: dict[str, tuple[mmap.mmap, dict[str, tuple[int, int]]]] = {}
@@ -177,6 +178,19 @@ class Kernel:
             raise self._error(ctypes.get_errno(), f"cannot attach {program}")
         self._links.append(link)
 
+    def walk(self, program: str) -> None:
+        """Run an iterator over all it goes over, to the end. It is attached at its first walk."""
+        if program not in self._walks:
+            self.attach(program)
+            self._walks[program] = self._lib.bpf_link__fd(ctypes.c_void_p(self._links[-1]))
+        fd = self._lib.bpf_iter_create(self._walks[program])
+        self._check(fd, program)
+        try:
+            while os.read(fd, 4096):
+                pass
+        finally:
+            os.close(fd)
+
     def attach_cgroup(self, program: str, cgroup_fd: int) -> int:
         """Attach a program to a cgroup; the link's handle for `detach`."""
         link = self._lib.bpf_program__attach_cgroup(ctypes.c_void_p(self._program(program)), cgroup_fd)
@@ -202,12 +216,6 @@ class Kernel:
     def update(self, name: str, key: bytes, value: bytes) -> None:
         """Set one entry of a map."""
         self._check(self._lib.bpf_map_update_elem(self.map_fd(name), key, value, ctypes.c_uint64(0)), name)
-
-    def look_up(self, name: str, key: bytes, size: int) -> bytes | None:
-        """The value of one entry of a map, `size` bytes; None where there is none."""
-        value = ctypes.create_string_buffer(size)
-        missing = self._lib.bpf_map_lookup_elem(self.map_fd(name), key, value)
-        return None if missing else value.raw
 
     def delete(self, name: str, key: bytes) -> None:
         """Remove one entry of a map, if it is there."""

@@ -6,13 +6,12 @@ One `Sensor` a machine, in one process, used by one thread at a time (a lock hol
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import numpy as np
 
 from .build import BuildError, object_file
 from .events import EVENT, Actor, EventBatch, EventClass, Kind, Phase, Tier
-from .layout import LOSS_REASONS, MAX_SLOTS, REGISTRATION, STREAM, TAKEN, TASK
+from .layout import ADOPTING, LOSS_REASONS, MAX_SLOTS, REGISTRATION, STREAM, TAKEN
 from .loader import Kernel, LoadError
 from .network import NetRule
 from .order import SlotOrder
@@ -29,7 +28,6 @@ from .rulesets import Rulesets
 from .start import FILTERS, TRACING, WHERE_FOUND, SensorUnavailable, map_slots, prepare, require
 from .streams import stream_objects
 from .strings import Mount
-from .threads import thread_fd
 
 __all__ = ["Loss", "NetRule", "Sensor", "SensorUnavailable"]
 
@@ -88,6 +86,7 @@ class Sensor:
         self._table = self._reader.table
         self._rulesets = Rulesets(kernel, self._table)
         self._unattributed = kernel.variable(".bss", "unattributed", np.uint64)
+        self._stacks = kernel.variable(".bss", "stacks", np.uint32)
         self._registered: dict[int, _Registered] = {}
         self._ended: dict[int, _Registered] = {}
         self._free: deque[tuple[float, int]] = deque((0.0, slot) for slot in range(1, MAX_SLOTS))
@@ -150,21 +149,18 @@ class Sensor:
             self._scope(slot, cgroups, drop=False)
             self._registered[slot].cgroups.update(cgroups)
 
-    def adopt(self, slot: int, tids: Iterable[int]) -> int:
-        """Follow threads that exist, from now on, as if they had entered: how many were not followed yet.
+    def adopt(self, slot: int) -> int:
+        """Follow all threads in the sandbox's cgroups as if they had entered; how many are new."""
+        with self._lock:
+            wanted = self._kernel.variable(".bss", "adopting", ADOPTING)
+            actor = self._slots["next_actor"][slot]
+            wanted[0] = (slot, self._registered_number(slot), actor, 0)
+            self._kernel.walk("adopt")
+            return int(wanted[0]["followed"])
 
-        Those that are gone are none. Before Linux 6.9 only the first thread of a process can be named: the
-        others are followed from their process's next exec on.
-        """
-        followed = 0
-        for tid in tids:
-            if (fd := thread_fd(tid)) is None:
-                continue
-            try:
-                followed += self._adopt(slot, fd)
-            finally:
-                os.close(fd)
-        return followed
+    def followed(self) -> int:
+        """How many living threads of all sandboxes are followed."""
+        return int(self._stacks.sum())
 
     def declare(self, slot: int, phase: Phase) -> None:
         """From now on all processes of the sandbox are in `phase`, whatever their cgroups' is."""
@@ -457,23 +453,6 @@ class Sensor:
             self._kernel.run("control_scope", context)
             if context["failed"][0] and not drop:
                 raise LoadError(0, f"cgroups {[c for c, _ in part]} are watched already or too many are")
-
-    def _adopt(self, slot: int, thread: int) -> bool:
-        registration = self._registered_number(slot)
-        key = thread.to_bytes(4, "little")
-        known = self._kernel.look_up("tasks", key, TASK.itemsize)
-        if known is not None and np.frombuffer(known, TASK)[0]["registration"] == registration:
-            return False
-        state = np.zeros(1, TASK)
-        state["slot"], state["registration"] = slot, registration
-        state["actor"] = self._slots["next_actor"][slot]
-        try:
-            self._kernel.update("tasks", key, state.tobytes())
-        except LoadError as failure:
-            if failure.errno == errno.ESRCH:
-                return False
-            raise
-        return True
 
     def _registered_number(self, slot: int) -> int:
         entry = self._registered.get(slot)

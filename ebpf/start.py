@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from .events import EVENT, Records
-from .layout import MAX_SLOTS, SLOT, TASK
+from .layout import ADOPTING, MAX_SLOTS, SLOT
 from .loader import BTF_KIND_TYPEDEF, Kernel, check_layout, kernel_has
 from .names import find_table
 
@@ -55,7 +55,7 @@ def require() -> None:
 def prepare(kernel: Kernel, sizes: Mapping[str, int]) -> None:
     check_layout(kernel, "event", EVENT)
     check_layout(kernel, "slot", SLOT)
-    check_layout(kernel, "task_state", TASK)
+    check_layout(kernel, "adopting", ADOPTING)
     for name, size in sizes.items():
         if size & (size - 1) or size < 4096:
             raise SensorUnavailable(f"ring {name}: {size} bytes is not a power of two of at least 4096")

@@ -281,7 +281,7 @@ class Attachment(Rollout):
             self._give_up_mounts()
             # Those that begin meanwhile are children of who is followed already, or found by the next look.
             for _ in range(LOOKS_MAX):
-                if not sensor.adopt(slot, group.threads()):
+                if not sensor.adopt(slot):
                     break
 
     def _declare(self, phase: PhaseName) -> None:

@@ -111,6 +111,7 @@ struct task_struct {
 	struct thread_info thread_info;
 	struct pid *thread_pid;
 	struct mm_struct *mm;
+	unsigned int flags;
 	int exit_code;
 	int pid;
 	int tgid;

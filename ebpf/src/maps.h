@@ -7,7 +7,9 @@
 
 #define MAX_SLOTS 4096
 #define KINDS 128
-#define NEAR 65536          /* buckets of the first cgroup test */
+#define NEAR 65536          /* buckets of the cgroup test */
+#define STACKS 65536        /* buckets of the stack test */
+#define STACK_SHIFT 14      /* kernel stacks are 16 KiB or more, and no two share that much */
 #define PHASES 4
 
 /* Why an event or a string did not reach user space. */
@@ -64,6 +66,7 @@ struct task_state {
 	__u8 actor;
 	__u8 abi_seen;
 	__u32 ended;
+	__u32 counted; /* its stack is, among `stacks` */
 };
 
 /* A system call that returned. */
@@ -147,6 +150,8 @@ const volatile __u64 hash_key[2];
 
 /* Counted cgroups by the low bits of their id: what is 0 here is nobody's. */
 __u32 near[NEAR];
+/* Counted followed tasks by where their kernel stacks are: what is 0 here is nobody's. */
+__u32 stacks[STACKS];
 __u32 string_epoch = 1;
 __u32 string_serial;
 __u64 unattributed; /* losses that no sandbox can be charged with */

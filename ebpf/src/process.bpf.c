@@ -66,7 +66,7 @@ static __always_inline void emit_left(struct scratch *s, struct task_struct *tas
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
-	struct task_state *state = followed(parent), *heir;
+	struct task_state *state = followed(parent), *heir, fresh;
 	struct scratch *s = scratch();
 	struct slot *slot;
 	__u64 cgroup;
@@ -77,7 +77,9 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	slot = slot_of(state->slot);
 	if (!slot)
 		return 0;
-	heir = bpf_task_storage_get(&tasks, child, state, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	fresh = *state;
+	fresh.counted = 0;
+	heir = begin_to_follow(child, &fresh);
 	if (!heir) {
 		count_loss(slot, CLASS_PROCESS, LOSS_STORAGE);
 		return 0;
@@ -125,13 +127,9 @@ static __always_inline struct task_state *follow(struct task_struct *task)
 	fresh.cgroup = cgroup;
 	fresh.step = slot->next_step;
 	fresh.actor = slot->next_actor;
-	state = bpf_task_storage_get(&tasks, task, &fresh, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!state) {
+	state = begin_to_follow(task, &fresh);
+	if (!state)
 		count_loss(slot, CLASS_PROCESS, LOSS_STORAGE);
-		return NULL;
-	}
-	if (state->registration != fresh.registration)
-		*state = fresh;
 	return state;
 }
 
@@ -199,10 +197,14 @@ int BPF_PROG(on_exec, struct task_struct *task, int old_pid, struct linux_binprm
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(on_exit, struct task_struct *task)
 {
-	struct task_state *state = followed(task), *first;
-	struct scratch *s = scratch();
+	struct task_state *state, *first;
+	struct scratch *s;
 	int code;
 
+	if (!end_of_following(task))
+		return 0;
+	state = followed(task);
+	s = scratch();
 	if (!state || !s || task->signal->live.counter)
 		return 0;
 	/* Two last threads may both see that none lives: the leader's state, when there, lets one speak. */

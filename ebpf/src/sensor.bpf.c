@@ -2,6 +2,7 @@
 /* The sensor: one object, made of one file a subject. */
 #include "dispatch.bpf.c"
 #include "process.bpf.c"
+#include "adopt.bpf.c"
 #include "file.bpf.c"
 #include "output.bpf.c"
 #include "extents.bpf.c"

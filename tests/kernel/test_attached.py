@@ -124,22 +124,21 @@ def test_who_was_there_before_is_followed_once_adopted_with_all_threads(
     assert opens(box) == []
     threads = inhabitant.threads()
     assert len(threads) == 2
-    assert box.sensor.adopt(box.slot, threads) == 2
-    assert box.sensor.adopt(box.slot, threads) == 0
+    assert box.sensor.adopt(box.slot) == 2
+    assert box.sensor.adopt(box.slot) == 0
     inhabitant.do("open"), inhabitant.do("thread")
     first, second = opens(box)
     assert first["tid"] == first["pid"] == inhabitant.process.pid
     assert second["pid"] == first["pid"] and second["tid"] in threads and second["tid"] != first["tid"]
     assert first["exe"] == str(Path(sys.executable).resolve()).encode()
     assert (first["phase"], first["origin_phase"], first["actor"]) == (Phase.UNKNOWN, Phase.UNKNOWN, 0)
-    assert box.sensor.adopt(box.slot, [2**22 - 1]) == 0
 
 
 def test_the_first_phase_that_is_declared_is_the_one_in_which_who_is_there_began(
     folder: Path, inhabitant: Inhabitant, attach: Callable[[Path], Box]
 ) -> None:
     box = attach(folder)
-    box.sensor.adopt(box.slot, inhabitant.threads())
+    box.sensor.adopt(box.slot)
     box.sensor.declare(box.slot, Phase.AGENT)
     inhabitant.do("open"), inhabitant.do("fork")
     own, child = opens(box)
@@ -161,7 +160,7 @@ def test_who_was_there_before_verify_was_the_first_phase_is_of_no_known_one(
 ) -> None:
     box = attach(folder)
     box.sensor.declare(box.slot, Phase.VERIFY)
-    box.sensor.adopt(box.slot, inhabitant.threads())
+    box.sensor.adopt(box.slot)
     inhabitant.do("open"), inhabitant.do("fork")
     both = opens(box)
     assert len(both) == 2
@@ -222,7 +221,7 @@ def test_nothing_is_recorded_of_who_lives_on_after_the_halt(
     folder: Path, inhabitant: Inhabitant, attach: Callable[[Path], Box]
 ) -> None:
     box = attach(folder)
-    box.sensor.adopt(box.slot, inhabitant.threads())
+    box.sensor.adopt(box.slot)
     inhabitant.do("open")
     box.sensor.halt(box.slot)
     inhabitant.do("open"), inhabitant.do("exec", "/bin/true")
@@ -235,9 +234,9 @@ def test_who_was_followed_by_a_watch_that_ended_is_followed_by_the_next(
 ) -> None:
     first = sensor.register(uuid.uuid4(), {folder.stat().st_ino: Phase.AGENT})
     sensor.arm(first)
-    assert sensor.adopt(first, inhabitant.threads()) == 2
+    assert sensor.adopt(first) == 2
     sensor.unregister(first)
     box = attach(folder)
-    assert box.sensor.adopt(box.slot, inhabitant.threads()) == 2
+    assert box.sensor.adopt(box.slot) == 2
     inhabitant.do("open")
     assert [one["phase"] for one in opens(box)] == [Phase.UNKNOWN]

@@ -378,3 +378,28 @@ def test_a_cgroup_that_somebody_left_for_can_be_registered(
         box.sensor.unregister(slot)
     finally:
         away.rmdir()
+
+
+ENDS_OF_ALL_SORTS = """
+import threading
+def thread(): os.close(os.open('/etc/hostname', 0))
+for at in range(20):
+    threads = [threading.Thread(target=thread) for _ in range(3)]
+    [one.start() for one in threads], [one.join() for one in threads]
+    child = os.fork()
+    if not child:
+        if at % 2: os.kill(os.getpid(), 9)
+        # an exec by a thread that is not the first: the kernel gives it the first one's number
+        threading.Thread(target=os.execv, args=('/bin/true', ['true'])).start()
+        threading.Event().wait()
+    os.waitpid(child, 0)
+    os.posix_spawn('/bin/true', ['true'], {}), os.wait()
+"""
+
+
+def test_of_tasks_that_ended_no_place_is_kept(box: Box) -> None:
+    """The hook knows a followed task by its stack's place: one too many costs others, one too few blinds."""
+    assert box.sensor.followed() == 0
+    told = box.run(ENDS_OF_ALL_SORTS + "\nprint('done')")
+    assert len(told.of(Kind.FORK)) >= 40
+    assert box.sensor.followed() == 0
