@@ -88,6 +88,23 @@ class SandboxCgroups:
         except OSError as error:
             raise SandboxError(f"the cgroup {self.leaves[phase]} cannot be read: {error.strerror}") from error
 
+    def populated(self, phase: PhaseName) -> bool:
+        """Whether a process is in a phase's leaf."""
+        return bool(_counter(self.leaves[phase] / "cgroup.events", "populated"))
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Nothing of the sandbox runs inside. `SandboxError` where it cannot be brought to a stand."""
+        leaves = [self.leaves[phase] for phase in PHASES if self.populated(phase)]
+        try:
+            for leaf in leaves:
+                (leaf / "cgroup.freeze").write_text("1")
+            _await_frozen(leaves)
+            yield
+        finally:
+            for leaf in leaves:
+                (leaf / "cgroup.freeze").write_text("0")
+
     def kill(self, phase: PhaseName) -> None:
         """Kill all of a leaf and wait until it is empty; the leaf can be used again.
 
@@ -249,6 +266,20 @@ class Cgroups:
             and controller in self.hierarchies.v2_controllers
         }
         _write_limits(folder, wanted)
+
+
+def _await_frozen(leaves: Sequence[Path]) -> None:
+    deadline, pause_s = time.monotonic() + EMPTY_TIMEOUT_S, SHORTEST_PAUSE_S
+    while moving := [leaf for leaf in leaves if not _stands(leaf)]:
+        if time.monotonic() > deadline:
+            raise SandboxError(f"processes of {moving[0]} cannot be halted")
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _stands(leaf: Path) -> bool:
+    events = leaf / "cgroup.events"
+    return bool(_counter(events, "frozen")) or not _counter(events, "populated")
 
 
 def _made(folder: Path, name: str) -> Path:

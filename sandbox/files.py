@@ -7,6 +7,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 from invigilator.sandbox import kernel
 from invigilator.sandbox.base import SandboxError
@@ -14,11 +15,27 @@ from invigilator.sandbox.base import SandboxError
 _INSIDE = kernel.RESOLVE_IN_ROOT | kernel.RESOLVE_NO_MAGICLINKS
 
 
-def open_inside(root: int, path: str | bytes, flags: int, mode: int = 0) -> int:
-    """A descriptor of `path` as the sandbox's own processes would find it."""
+def open_inside(root: int, path: str | bytes, flags: int, mode: int = 0, resolve: int = 0) -> int:
+    """A descriptor of `path` as the sandbox's own processes would find it. `resolve`: further RESOLVE_
+    flags."""
     # openat2 refuses O_NOCTTY together with O_PATH, which opens nothing that could become a terminal.
     terminal = 0 if flags & os.O_PATH else os.O_NOCTTY
-    return kernel.openat2(root, path, flags | terminal, _INSIDE, mode)
+    return kernel.openat2(root, path, flags | terminal, _INSIDE | resolve, mode)
+
+
+def where(root: int, path: bytes) -> tuple[bytes, bool]:
+    """The path, without links, that `path` leads to, as far as there is something; whether there is."""
+    found, missing = path, b""
+    while True:
+        try:
+            fd = open_inside(root, found or b"/", os.O_PATH)
+        except OSError:
+            found, _, name = found.rpartition(b"/")
+            missing = b"/" + name + missing
+        else:
+            with opened(fd):
+                real = os.fsencode(Path(f"/proc/self/fd/{fd}").readlink())
+            return real.rstrip(b"/") + missing, not missing
 
 
 @contextlib.contextmanager

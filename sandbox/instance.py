@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import stat
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from invigilator.sandbox import (
     hidden,
     layouts,
     masks,
-    naming,
     network,
     planting,
     recipe,
@@ -38,7 +36,9 @@ from invigilator.sandbox.base import (
     LimitHit,
     Mount,
     NameEvents,
+    Pinned,
     Process,
+    PutNetwork,
     Sandbox,
     SandboxError,
     SandboxSpec,
@@ -46,6 +46,7 @@ from invigilator.sandbox.base import (
 )
 from invigilator.sandbox.cgroups import SandboxCgroups
 from invigilator.sandbox.commands import Command
+from invigilator.sandbox.cover import Cover
 from invigilator.sandbox.dying import is_dying
 from invigilator.sandbox.entering import Order, launch
 from invigilator.sandbox.ids import COUNT, FIRST
@@ -53,7 +54,9 @@ from invigilator.sandbox.launching import Handles, telling
 from invigilator.sandbox.layer import Layer
 from invigilator.sandbox.machinery import Machinery, Stopwatch
 from invigilator.sandbox.mounts import mount_table, without_covers
+from invigilator.sandbox.outside import Outside
 from invigilator.sandbox.spec import Slot
+from invigilator.sandbox.vault import is_kept
 
 
 class ProcessSandbox(Sandbox):
@@ -69,19 +72,20 @@ class ProcessSandbox(Sandbox):
         self._cgroups: SandboxCgroups | None = None
         self._range = 0
         self._first_id = 0
-        self._link: network.Link | None = None
-        self._naming: naming.Naming | None = None
-        self._masking = threading.Lock()
         self._removed = False
-        self._masks: masks.Masks | None = None
-        self._told_mounts: Sequence[Mount] = ()
+        self._cover: Cover | None = None
         self.skipped: Sequence[str] = ()
         """What `copy_back` left behind, each with the reason."""
         self._baseline: dict[bytes, changes.State] = {}
         self._profiles: apparmor.Phases = {}
         self._former: list[apparmor.Phases] = []
         self._layout: Layout | None = None
-        self._network = network.Needs(False, False, ())
+        self._outside = Outside(
+            shared,
+            namespace=lambda: self._handle(Slot.NET),
+            number=lambda: (self._range - FIRST) // COUNT,
+            name_server=lambda: self._name_resolver(),
+        )
         try:
             with telling("make the sandbox"):
                 self._prepare()
@@ -123,19 +127,22 @@ class ProcessSandbox(Sandbox):
         with self._watch.step("start"):
             self._handles = self._make()
         self._watch.steps.update((f"start: {name}", spent) for name, spent in self._handles.spent.items())
-        if self._network.link:
-            with self._watch.step("link"):
-                number = (self._range - FIRST) // COUNT
-                self._link = self._shared.links.make(number, self._handle(Slot.NET), self._network)
-        if self._network.named:
-            with self._watch.step("resolver"):
-                self._name()
-        self._masks = masks.Masks(self.spec.policy, self._first_id, self._stranger)
+        with self._watch.step("link"):
+            self._outside.join()
+        with self._watch.step("resolver"):
+            self._outside.name(self.spec.policy)
+        self._cover = Cover(
+            self.spec.policy,
+            self._first_id,
+            self._stranger,
+            self._shared,
+            self._handles,
+            self._groups,
+            self._tell_mounts,
+        )
         with self._watch.step("plant"):
-            if self._network.hosts:
+            if self._outside.needs.hosts:
                 self._name_hosts()
-            if self._network.named:
-                self._name_resolver()
             self._plant()
 
     def _make(self) -> Handles:
@@ -151,7 +158,7 @@ class ProcessSandbox(Sandbox):
     def mounts(self) -> Sequence[Mount]:
         """See the contract."""
         plain = without_covers(mount_table(self.init_pid))
-        masked = self._masks.mounts if self._masks else ()
+        masked = self._cover.mounts if self._cover else ()
         if not masked:
             return plain
         both = dict.fromkeys([*plain, *masked])
@@ -167,9 +174,9 @@ class ProcessSandbox(Sandbox):
     def enforcement(self) -> Mapping[str, str]:
         """See the contract."""
         hierarchies = self._shared.cgroups.hierarchies
-        linked = self._network.link
+        outside = self._outside
         found = confinement.enforcement(
-            self.spec.policy, self._groups, hierarchies, linked=linked, named=self._naming is not None
+            self.spec.policy, self._groups, hierarchies, linked=outside.needs.link, named=outside.named
         )
         return {**found, "apparmor": self._shared.profiles.observed(self._profiles)}
 
@@ -188,9 +195,10 @@ class ProcessSandbox(Sandbox):
         """See the contract."""
         self._handle(Slot.INIT)
         platform = actor == "platform" or phase == "verify"
-        self._deny(phase)
-        if self._naming is not None:
-            self._naming.begin(phase)
+        if self._cover is not None:
+            with self._watch.step("masks"):
+                self._cover.before_command(phase, platform=platform)
+        self._outside.begin(phase)
         order = Order(command, phase, streams, cwd or self._folder, platform, output_limit_bytes, on_streams)
         variables = {**self.spec.environment, **(environment or {})}
         mount = self._handles.fds.get(Slot.MOUNT if platform else Slot.MASKED, self._handle(Slot.INIT))
@@ -209,8 +217,7 @@ class ProcessSandbox(Sandbox):
 
     def on_names(self, events: NameEvents) -> None:
         """See the contract."""
-        if self._naming is not None:
-            self._naming.tell(events)
+        self._outside.tell(events)
 
     def survivors(self, phase: PhaseName) -> Sequence[int]:
         """See the contract."""
@@ -228,8 +235,10 @@ class ProcessSandbox(Sandbox):
         walk = changes.Walk(self._root, self._first_id, self._baseline)
         owner = (self.spec.owner_uid, self.spec.owner_gid) if self.spec.owner_uid else None
         found = changes.differences(self._layer.fd, walk, self._all_lowers, under, owner)
-        made = self._masks.made if self._masks else frozenset()
-        return (one for one in found if one.change != "added" or one.path not in made)
+        made = self._cover.made if self._cover else frozenset()
+        return (
+            one for one in found if not is_kept(one.path) and (one.change != "added" or one.path not in made)
+        )
 
     def limits_hit(self) -> Sequence[LimitHit]:
         """See the contract."""
@@ -242,11 +251,8 @@ class ProcessSandbox(Sandbox):
 
     def write_file(self, path: str, content: bytes, mode: int = 0o644) -> None:
         """See the contract."""
-        files.write_file(self._root, path, content, stat.S_IMODE(mode), self._first_id)
-        if self._masks and Slot.MASKED in self._handles.fds:
-            with self._masking:
-                self._masks.renew(self._shared, self._handles)
-                self._tell_mounts()
+        with self._cover.writing(path) if self._cover else contextlib.nullcontext():
+            files.write_file(self._root, path, content, stat.S_IMODE(mode), self._first_id)
 
     def read_file(self, path: str, limit_bytes: int = 64 << 20) -> bytes:
         """See the contract."""
@@ -256,23 +262,27 @@ class ProcessSandbox(Sandbox):
         """See the contract."""
         return files.read_beginning(self._root, path, limit_bytes)
 
-    def change(self, policy: Policy) -> Mapping[str, Became]:
+    def change(self, policy: Policy, put: PutNetwork) -> Mapping[str, Became]:
         """See the contract."""
         self._handle(Slot.INIT)
         running = changing.Running(
             self._shared,
             self._groups,
-            self._link,
-            self._network,
+            self._outside,
             self._profiles,
             self._layout,
             self.spec.policy,
         )  # fmt: skip
-        changed = changing.change(running, policy)
+
+        def put_known(pins: Pinned) -> None:
+            self.hosts = self._outside.needs.hosts
+            put(pins)
+
+        changed = changing.change(running, policy, put_known)
         if changed.profiles is not self._profiles:
             self._former.append(self._profiles)
             self._profiles = changed.profiles
-        self._network, self.spec = changed.needs, replace(self.spec, policy=policy)
+        self.spec = replace(self.spec, policy=policy)
         return changed.tiers
 
     def copy_back(self) -> None:
@@ -280,6 +290,8 @@ class ProcessSandbox(Sandbox):
         assert self._layer is not None
         if self.spec.workspace is None:
             return
+        if self._cover is not None:
+            self._cover.withdraw(self._point)
         self.skipped = workspace.copy_back(
             self._layer.fd, self._root, self._workspace_lower, self.spec.owner_uid, self.spec.owner_gid,
             self._baseline,
@@ -296,10 +308,7 @@ class ProcessSandbox(Sandbox):
             if self._cgroups is not None:
                 self._cgroups.remove(self._handles.fds.get(Slot.INIT))
             self._handles.close()
-            if self._naming is not None:
-                self._naming.close()
-            if self._link is not None:
-                self._shared.links.remove(self._link)
+            self._outside.close()
             if self._layer is not None:
                 self._shared.layers.discard(self._layer)
             if self._range:
@@ -353,8 +362,8 @@ class ProcessSandbox(Sandbox):
             self._lowers = self._choose_root()
             self._workspace_lower: root.Lower = self._choose_workspace()
         with self._watch.step("network"):
-            self._network = network.needs(spec.policy)
-            self.hosts = self._network.hosts
+            self._outside.needs = network.needs(spec.policy)
+            self.hosts = self._outside.needs.hosts
         with self._watch.step("profiles"):
             if apparmor.tier().state != "absent":
                 self._layout = layouts.layout(spec.policy, self._lowers)
@@ -393,19 +402,12 @@ class ProcessSandbox(Sandbox):
             workspace.check_access(folders[0], self.spec.owner_uid, self.spec.owner_gid)
         return root.Lower("workspace", self._point, folders)
 
-    def _name(self) -> None:
-        assert self._link is not None
-        shared, namespace = self._shared, self._handle(Slot.NET)
-        self._naming = naming.Naming(
-            self.spec.policy, self._network, shared.resolver, shared.links, self._link, namespace
-        )
-
     def _name_resolver(self) -> None:
         files.write_file(self._root, "/etc/resolv.conf", network.RESOLV_CONF, 0o644, self._first_id)
 
     def _name_hosts(self) -> None:
         known = self.read_file("/etc/hosts")
-        rows = network.host_rows(self._network)
+        rows = network.host_rows(self._outside.needs)
         files.write_file(self._root, "/etc/hosts", known + rows, 0o644, self._first_id)
 
     def _plant(self) -> None:
@@ -414,21 +416,9 @@ class ProcessSandbox(Sandbox):
         assert self._layer is not None
         self._baseline = changes.snapshot(self._layer.fd, self._all_lowers)
 
-    def _deny(self, phase: PhaseName) -> None:
-        if self._masks is None or Slot.MASKED not in self._handles.fds:
-            return
-        with self._masking, self._watch.step("masks"):
-            if phase == "agent":
-                self._masks.apply(self._shared, self._handles)
-                self._tell_mounts()
-            elif phase == "verify":
-                self._masks.lift(self._handles)
-
     def _tell_mounts(self) -> None:
-        assert self._masks is not None
-        if self.on_mounts and self._masks.mounts is not self._told_mounts:
+        if self.on_mounts:
             self.on_mounts(self.mounts())
-            self._told_mounts = self._masks.mounts
 
     def _end_all(self, phase: PhaseName) -> Callable[[int], None]:
         groups = self._groups

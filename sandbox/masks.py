@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +22,14 @@ from invigilator.profiles.paths import spellings
 from invigilator.profiles.policy import Policy
 from invigilator.sandbox import files
 from invigilator.sandbox.base import Mount, SandboxError
-from invigilator.sandbox.kernel import MOUNT_ATTR_RDONLY, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
+from invigilator.sandbox.kernel import (
+    MOUNT_ATTR_RDONLY,
+    MS_NODEV,
+    MS_NOEXEC,
+    MS_NOSUID,
+    MS_RDONLY,
+    RESOLVE_NO_SYMLINKS,
+)
 from invigilator.sandbox.launching import Handles, Launcher
 from invigilator.sandbox.mounts import parse
 from invigilator.sandbox.spec import Op, Slot, Specification
@@ -88,6 +95,8 @@ class Masks:
     _pinned: set[bytes] = field(default_factory=set)
     _placeholders: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     _made: set[bytes] = field(default_factory=set)
+    _absent: dict[bytes, bytes] | None = None
+    _shut: Sequence[bytes] = ()
     _applied: bool = False
     mounts: Sequence[Mount] = ()
     """The mounts of the agent's namespace, once masks are in force."""
@@ -98,20 +107,49 @@ class Masks:
         return self._made
 
     def apply(self, shared: Shared, handles: Handles) -> None:
-        """Put in force what is not; called before each command of the agent's."""
-        root = handles[Slot.ROOT]
-        absent_stay = set(hidden(self.policy))
-        wanted = []
-        for path, covered in sorted(denied(self.policy).items()):
+        """Put in force what is not. The sandbox's processes, where there are any, must stand still where
+        something is (`missing`)."""
+        first = self._absent is None
+        missing = self._missing(handles[Slot.ROOT])
+        self._applied = True
+        if missing:
+            self._put(shared, handles, missing)
+        if first:
+            self._shut = [one.path for one in self._in_force.values() if one.hidden and one.folder]
+
+    def missing(self, handles: Handles) -> bool:
+        """Whether something that is denied is not in force."""
+        return bool(self._missing(handles[Slot.ROOT]))
+
+    @property
+    def shut(self) -> Sequence[bytes]:
+        """Folders that may not be read, from the agent's first command on: nothing below them was ever
+        reached."""
+        return self._shut
+
+    def _missing(self, root: int) -> list[_Target]:
+        paths = denied(self.policy)
+        if self._absent is None:
+            self._absent = self._not_there(root, paths)
+        wanted: list[_Target] = []
+        for path, covered in sorted(paths.items()):
             for spelling in spellings(path):
-                make = spelling == path and path not in absent_stay
-                target = self._resolve(root, spelling, covered, make=make)
+                if spelling in self._absent:
+                    target = self._at(root, self._absent[spelling], covered)
+                else:
+                    target = self._resolve(root, spelling, covered, make=spelling == path)
                 if target is not None and target not in wanted:
                     wanted.append(target)
-        missing = [one for one in wanted if self._in_force.get(one.path) != one]
-        self._applied = True
-        if not missing:
-            return
+        return [one for one in wanted if self._in_force.get(one.path) != one]
+
+    def _not_there(self, root: int, paths: Collection[bytes]) -> dict[bytes, bytes]:
+        """Hidden paths that stay absent, and where they would be. Not those in which something is denied: for
+        its sake they are made."""
+        names = [one for one in hidden(self.policy) if not any(path.startswith(one + b"/") for path in paths)]
+        found = {way: files.where(root, way) for one in names for way in spellings(one)}
+        return {way: real for way, (real, present) in found.items() if not present}
+
+    def _put(self, shared: Shared, handles: Handles, missing: list[_Target]) -> None:
         if len(missing) > MASKS_MAX:
             raise SandboxError(f"more than {MASKS_MAX} denied paths: name folders instead")
         spec = self._specification(shared.stage, missing)
@@ -123,10 +161,15 @@ class Masks:
             made.close()
         self._in_force.update((one.path, one) for one in missing)
 
-    def renew(self, shared: Shared, handles: Handles) -> None:
-        """The platform has changed something while the agent may be running."""
-        if self._applied:
-            self.apply(shared, handles)
+    @property
+    def applied(self) -> bool:
+        """Whether they are in force: from the agent's first command until verify."""
+        return self._applied
+
+    def covers(self, path: bytes) -> bool:
+        """Whether a file at `path` itself is covered: one that takes its place is not, until `apply`."""
+        found = self._in_force.get(path)
+        return found is not None and found.hidden and not found.folder
 
     def lift(self, handles: Handles) -> None:
         """Phase verify begins: take away the placeholders that nobody used."""
@@ -158,6 +201,18 @@ class Masks:
             state = os.fstat(fd)
             real = os.fsencode(Path(f"/proc/self/fd/{fd}").readlink())
             return _Target(real, covered, stat.S_ISDIR(state.st_mode), (state.st_dev, state.st_ino))
+
+    def _at(self, root: int, path: bytes, covered: bool) -> _Target | None:
+        """What is at a path, no link followed: one that the agent made leads where it likes."""
+        try:
+            fd = files.open_inside(root, path, os.O_PATH | os.O_NOFOLLOW, resolve=RESOLVE_NO_SYMLINKS)
+        except OSError:
+            return None
+        with files.opened(fd):
+            state = os.fstat(fd)
+            if stat.S_ISLNK(state.st_mode):
+                return None
+            return _Target(path, covered, stat.S_ISDIR(state.st_mode), (state.st_dev, state.st_ino))
 
     def _place(self, root: int, path: bytes) -> int:
         """An empty object where there is none: a file where the name looks like a file's, else a folder."""

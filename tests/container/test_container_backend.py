@@ -33,10 +33,11 @@ def box_of(**policy):
     box.start()
     return box
 
-def sh(box, script, phase="agent"):
+def sh(box, script, phase="agent", **more):
     ours, theirs = os.pipe()
     nothing = os.open("/dev/null", os.O_RDWR)
-    box.execute(["sh", "-c", script], phase=phase, streams=Streams(nothing, theirs, theirs)).wait(30)
+    streams = Streams(nothing, theirs, theirs)
+    box.execute(["sh", "-c", script], phase=phase, streams=streams, **more).wait(30)
     os.close(theirs)
     with os.fdopen(ours) as told:
         return told.read().strip()
@@ -95,6 +96,29 @@ def test_a_container_reaches_what_the_policy_allows_and_nothing_else(as_host: Ca
         )
     )
     assert out == "['served', '0'] 1\n3 1\n"
+
+
+def test_what_the_platform_hides_while_the_agent_holds_the_folder_is_out_of_reach(
+    as_host: Callable[[str], str],
+) -> None:
+    out = as_host(
+        """
+        box = box_of(filesystem=Filesystem(hidden=["/platform"]))
+        hold = "mkdir /platform; cd /platform; touch /tmp/held; while ! [ -e /tmp/go ]; do sleep 0.1; done"
+        take = "cat answers more /proc/self/cwd/answers /platform/answers /platform/more 2>/dev/null"
+        agent = threading.Thread(target=lambda: print("agent", sh(box, f"{hold}; {take}")))
+        agent.start()
+        while "held" not in sh(box, "ls /tmp"):
+            time.sleep(0.1)
+        box.write_file("/platform/answers", b"secret")
+        print("platform", sh(box, "cat /platform/answers; echo hush > /platform/more", actor="platform"))
+        sh(box, "touch /tmp/go")
+        agent.join()
+        print("verify", sh(box, "cat /platform/answers /platform/more", phase="verify"))
+        box.remove(), backend.close(), process.close()
+        """
+    )
+    assert out.splitlines() == ["platform secret", "agent ", "verify secrethush"]
 
 
 def test_what_the_policy_hides_is_not_there_and_no_change_of_the_agent_s(
