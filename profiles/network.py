@@ -24,6 +24,13 @@ EVERY_ADDRESS = "::/0"
 """IPv4's too, which stand below ::ffff:0:0/96."""
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_COMPATIBLE = ipaddress.ip_network("::/96")
+"""IPv4 addresses as IPv6 had them first (RFC 4291, section 2.5.5.1)."""
+_NO_HOST = [
+    ipaddress.ip_network(text) for text in ("192.88.99.0/24", "168.63.129.16/32", "3fff::/20", "5f00::/16")
+]
+"""What Python takes for public: relays, segments and documentation (IANA's registries of special-purpose
+addresses), and where a cloud answers its guests with their metadata."""
 _SIX_TO_FOUR = ipaddress.ip_network("2002::/16")
 
 
@@ -159,6 +166,8 @@ def is_inside(address: IpAddress) -> bool:
     """Whether an address belongs to no public network: private, shared, link-local (where cloud metadata
     services answer), loopback, multicast, reserved; also as an IPv6 address that carries such an IPv4 one."""
     carried = _carried(address)
+    if any(address.version == block.version and address in block for block in _NO_HOST):
+        return True
     return not address.is_global or address.is_multicast or (carried is not None and is_inside(carried))
 
 
@@ -237,7 +246,7 @@ def _unmapped(network: IpNetwork) -> IpNetwork:
 def _carried(address: IpAddress) -> ipaddress.IPv4Address | None:
     if isinstance(address, ipaddress.IPv4Address):
         return None
-    if address in _NAT64:
+    if address in _NAT64 or address in _COMPATIBLE:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or (address.sixtofour if address in _SIX_TO_FOUR else None)
 

@@ -16,3 +16,6 @@ RATE_PER_S, BURST = 50.0, 200.0
 """Questions of one sandbox. Beyond, its socket is not read: the kernel drops what does not fit."""
 CONTROL_BYTES = 64 << 10
 """Of one message between the agent and the process."""
+FOUND_MAX = 512
+"""Addresses of one answer that are looked at: by TCP a name server can say some 4,000, more than a message
+between the two holds."""

@@ -9,6 +9,7 @@ import dns.asyncresolver
 import dns.exception
 import dns.resolver
 
+from invigilator.sandbox.resolver import FOUND_MAX
 from invigilator.sandbox.resolver.upstream import LIFETIME_S, NoSuchName, Server, configure
 
 _KINDS = {4: "A", 6: "AAAA"}
@@ -32,7 +33,7 @@ class Upstream:
             raise NoSuchName(name) from error
         except (dns.exception.DNSException, ValueError) as error:
             raise OSError(str(error)) from error
-        return [] if found.rrset is None else [record.to_text() for record in found.rrset]
+        return [] if found.rrset is None else [record.to_text() for record in found.rrset[:FOUND_MAX]]
 
     def _resolver(self) -> dns.asyncresolver.Resolver:
         asking = dns.asyncresolver.Resolver(configure=not self._chosen)

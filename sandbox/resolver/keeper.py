@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from invigilator.sandbox.base import SandboxError
-from invigilator.sandbox.resolver import ADDRESS, BURST, CONTROL_BYTES, PORT
+from invigilator.sandbox.resolver import ADDRESS, BURST, CONTROL_BYTES, FOUND_MAX, PORT
 from invigilator.sandbox.resolver.answers import REFUSE, Answer, Answers
 
 _log = logging.getLogger("invigilator.resolver")
@@ -32,8 +32,6 @@ RESTART_S = 1.0
 """Between the end of a process that nobody ended, and the next."""
 TEXT_MAX = 1100
 """Bytes of a name as text, all of them odd and escaped."""
-FOUND_MAX = 512
-"""Addresses that one answer of a name server can hold."""
 
 
 @dataclass(slots=True)

@@ -33,7 +33,9 @@ def upstream():
         query = dns.message.from_wire(data)
         asked.append(query.question[0].name.to_text())
         response = dns.message.make_response(query)
-        response.answer.append(dns.rrset.from_text(query.question[0].name, 9, "IN", "A", "198.41.0.4"))
+        count = 2000 if asked[-1].startswith("many") else 1
+        found = [f"198.41.{one >> 8}.{one & 255}" for one in range(4, 4 + count)]
+        response.answer.append(dns.rrset.from_text(query.question[0].name, 9, "IN", "A", *found))
         server.sendto(response.to_wire(), peer)
 threading.Thread(target=upstream, daemon=True).start()
 
@@ -125,6 +127,19 @@ def test_a_wildcard_is_no_tunnel_and_a_flood_is_only_its_senders() -> None:
         "refused": [[["agent", long, "zone"]], [["agent", f"n{most - 1}.zone.example", "zone"]]],
         "limits": [["questions"], [most]],
     }  # fmt: skip
+
+
+def test_a_name_with_thousands_of_addresses_ends_no_process() -> None:
+    said = run(
+        """
+        box = Box("/proc/self/ns/net")
+        before = (box.ask("a.zone.example"), resolver.pid)
+        many = box.ask("many.zone.example")
+        after = (box.ask("b.zone.example"), resolver.pid)
+        print(json.dumps({"before": before, "many": many, "after": after}))
+        """
+    )
+    assert said["many"] == "NOERROR" and said["after"] == said["before"]
 
 
 def test_a_process_that_is_killed_is_started_again_and_has_no_rights() -> None:

@@ -121,6 +121,7 @@ def test_the_first_answer_stays() -> None:
             "255.255.255.255",
         ],
         *["::1", "::", "fe80::1", "fd00:ec2::254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "ff02::1"],
+        *["::a9fe:a9fe", "192.88.99.1", "168.63.129.16", "3fff::1", "5f00::1"],
     ],
 )
 def test_addresses_of_the_inside_are_handed_out_only_where_the_rule_says_so(address: str) -> None:
