@@ -3,6 +3,7 @@
 #pragma once
 
 #include "dns.h"
+#include "resolve.h"
 
 #define AF_UNIX 1
 #define AF_INET 2
@@ -52,22 +53,25 @@ static __always_inline int take_address(struct scratch *s, __u64 pointer, __u32 
 	return name.family;
 }
 
-/* A Unix socket's name: a path, made absolute, or an abstract name, told as said with its leading NUL. */
-__noinline int unix_name(__u64 pointer, __u32 length)
+/*
+ * A Unix socket's name: a path, as far as the caller says that it goes, with where it led and what is there; or an
+ * abstract name, told as said with its leading NUL.
+ */
+static __always_inline int unix_name(struct scratch *s, __u64 pointer, __u32 length, __u32 last)
 {
-	struct scratch *s = scratch();
 	char first = 0;
 
-	if (!s || length <= 2 || bpf_probe_read_user(&first, 1, (void *)(pointer + 2)))
+	if (length <= 2 || bpf_probe_read_user(&first, 1, (void *)(pointer + 2)))
 		return 0;
-	if (first) {
-		s->e.path = named(AT_FDCWD, pointer + 2);
-		s->e.path2 = said(pointer + 2);
-		return 0;
-	}
 	length -= 2;
 	if (length > NAME_BYTES)
 		length = NAME_BYTES;
+	if (first) {
+		s->e.path = located_in(AT_FDCWD, pointer + 2, length + 1, last);
+		take_led_to(s);
+		s->e.path2 = said_in(pointer + 2, length + 1);
+		return 0;
+	}
 	if (!bpf_probe_read_user(&s->text[TEXT_AT], length, (void *)(pointer + 2)))
 		s->e.path2 = intern(length, 0, STRING_SAID);
 	return 0;
@@ -159,7 +163,7 @@ __noinline int connected(__u32 fd, __u64 pointer, __u32 length)
 			s->e.a0 = hash_key[0] ^ (__u64)sk;
 	}
 	if (family == AF_UNIX) {
-		unix_name(pointer, length);
+		unix_name(s, pointer, length, LAST_FOLLOWED);
 		if (sk && s->call.result >= 0)
 			take_unix_peer(s, sk);
 	}
@@ -242,7 +246,7 @@ static __always_inline int sent(__u32 fd, __u64 name, __u32 name_length)
 	if (name && name_length) {
 		family = take_address(s, name, name_length);
 		if (family == AF_UNIX)
-			unix_name(name, name_length);
+			unix_name(s, name, name_length, LAST_FOLLOWED);
 		finish();
 	} else {
 		take_peer(&s->e, sk);
@@ -338,7 +342,7 @@ __noinline int bound(__u32 fd, __u64 pointer, __u32 length)
 	if (!s)
 		return 0;
 	if (take_address(s, pointer, length) == AF_UNIX)
-		unix_name(pointer, length);
+		unix_name(s, pointer, length, LAST_STAYS);
 	sk = (struct sock *)sock_of(file_at(fd));
 	if (sk)
 		take_socket(s, sk);

@@ -167,12 +167,15 @@ __noinline int path_of(__u64 address)
 	return trail->serial;
 }
 
-/* Read a string of the process behind scratch->text[TEXT_AT + at]; its length, or -1 and the flag. */
-static __always_inline int read_said(struct scratch *s, __u32 at, __u64 pointer)
+/* Read a string of the process, of at most `bytes` with its NUL, behind scratch->text[TEXT_AT + at]; its length, or -1
+ * and the flag. */
+static __always_inline int read_said(struct scratch *s, __u32 at, __u64 pointer, __u32 bytes)
 {
 	long length;
 
-	length = bpf_probe_read_user_str(&s->text[TEXT_AT + within(at, 8191)], PATH_BYTES, (void *)pointer);
+	if (bytes > PATH_BYTES)
+		bytes = PATH_BYTES;
+	length = bpf_probe_read_user_str(&s->text[TEXT_AT + within(at, 8191)], bytes, (void *)pointer);
 	if (length <= 0) {
 		s->e.flags |= FLAG_PATH_FAULT;
 		return -1;
@@ -182,16 +185,22 @@ static __always_inline int read_said(struct scratch *s, __u32 at, __u64 pointer)
 	return length - 1;
 }
 
-/* The serial of what the process said, untouched. */
-__noinline int said(__u64 pointer)
+/* The serial of what the process said in at most so many bytes, untouched. */
+__noinline int said_in(__u64 pointer, __u32 bytes)
 {
 	struct scratch *s = scratch();
 	int length;
 
 	if (!s || !pointer)
 		return 0;
-	length = read_said(s, 0, pointer);
+	length = read_said(s, 0, pointer, bytes);
 	return length > 0 ? intern(length, 0, STRING_SAID) : 0;
+}
+
+/* The serial of what the process said, untouched. */
+static __always_inline int said(__u64 pointer)
+{
+	return said_in(pointer, PATH_BYTES);
 }
 
 static __always_inline struct file *file_of(struct task_struct *task, __u32 fd)
@@ -213,8 +222,8 @@ __noinline __u64 file_at(__u32 fd)
 	return (__u64)file_of(bpf_get_current_task_btf(), fd);
 }
 
-/* The serial of an absolute path made of what the process said and the folder it starts from. */
-__noinline int named(int folder, __u64 pointer)
+/* The serial of an absolute path made of what the process said in at most so many bytes and the folder it begins in. */
+__noinline int named_in(int folder, __u64 pointer, __u32 bytes)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct scratch *s = scratch();
@@ -238,7 +247,7 @@ __noinline int named(int folder, __u64 pointer)
 
 		if (!file) {
 			s->e.flags |= FLAG_PATH_FAULT;
-			return said(pointer);
+			return said_in(pointer, bytes);
 		}
 		base = GET(file, f_path.dentry);
 	}
@@ -246,10 +255,16 @@ __noinline int named(int folder, __u64 pointer)
 	if (length < 0 || length > PATH_BYTES)
 		return 0;
 	s->text[TEXT_AT + within(length, 8191)] = 0;
-	more = read_said(s, length + 1, pointer);
+	more = read_said(s, length + 1, pointer, bytes);
 	if (more < 0)
 		return 0;
 	return intern(length + 1 + more, device_of(base), STRING_JOINED);
+}
+
+/* The same of a path, which ends with its NUL. */
+static __always_inline int named(int folder, __u64 pointer)
+{
+	return named_in(folder, pointer, PATH_BYTES);
 }
 
 static __always_inline __u32 object_flags(struct file *file, struct inode *inode, __u32 mode)

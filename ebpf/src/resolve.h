@@ -116,7 +116,7 @@ static long find_last(__u32 i, void *unused)
 }
 
 /* Follow what the process said from a folder; whether the way led to its end, or to a folder that lacks the next. */
-__noinline int follow_way(int folder, __u64 pointer, __u32 last)
+__noinline int follow_way(int folder, __u64 pointer, __u32 bytes, __u32 last)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct scratch *s = scratch();
@@ -125,7 +125,9 @@ __noinline int follow_way(int folder, __u64 pointer, __u32 last)
 
 	if (!s || !r || !pointer)
 		return 0;
-	if (bpf_probe_read_user_str(r->text, PATH_BYTES, (void *)pointer) <= 1)
+	if (bytes > PATH_BYTES)
+		bytes = PATH_BYTES;
+	if (bpf_probe_read_user_str(r->text, bytes, (void *)pointer) <= 1)
 		return 0;
 	fs = task->fs;
 	s->way = (struct way){ .last = last };
@@ -191,16 +193,16 @@ static __always_inline void uncover(struct scratch *s)
 	}
 }
 
-/* The serial of where a name led; of what the process said, made absolute, where the way was not found. */
-__noinline int located(int folder, __u64 pointer, __u32 last)
+/* The serial of where a name of at most so many bytes led; of what was said, made absolute, where no way was found. */
+__noinline int located_in(int folder, __u64 pointer, __u32 bytes, __u32 last)
 {
 	struct scratch *s = scratch();
 
 	if (!s)
 		return 0;
-	if (last == LAST_SAID || !follow_way(folder, pointer, last)) {
+	if (last == LAST_SAID || !follow_way(folder, pointer, bytes, last)) {
 		s->way.state = TREAD_LOST;
-		return named(folder, pointer);
+		return named_in(folder, pointer, bytes);
 	}
 	if (last == LAST_COVERED && led_to(s))
 		uncover(s);
@@ -209,6 +211,12 @@ __noinline int located(int folder, __u64 pointer, __u32 last)
 	if (last != LAST_GONE || s->way.name < s->way.last_name)
 		s->e.flags |= FLAG_PATH_USER;
 	return led_so_far(s);
+}
+
+/* The same of a path, which ends with its NUL. */
+static __always_inline int located(int folder, __u64 pointer, __u32 last)
+{
+	return located_in(folder, pointer, PATH_BYTES, last);
 }
 
 /* What the last name that was located leads to becomes the event's object. */

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from invigilator.ebpf.events import EventClass, Kind
+from invigilator.ebpf.events import EventClass, Flag, Kind
 
 from .conftest import Box
 
@@ -94,6 +94,56 @@ def test_connect_to_a_unix_socket_names_its_file(box: Box, tmp_path: Path) -> No
         assert done["ino"] == (tmp_path / "ctl").stat().st_ino
         assert (failed["path"], failed["result"]) == (bytes(tmp_path / "none"), -errno.ENOENT)
         assert (abstract["path2"], abstract["result"]) == (b"\0abs", -errno.ECONNREFUSED)
+
+
+UNIX_NAMES = {
+    "connect, refused": "os.setuid(65534); sys.stdout.write(str(s.connect_ex({0})))",
+    "sendto": "s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.sendto(b'x', {0})",
+    "bind, in use": "try: s.bind({0})\nexcept OSError: pass",
+}
+"""How a socket's name is said; only a stream's connect that is answered has a peer that tells it."""
+
+ROUNDABOUT = {
+    "a folder's descriptor": "f'/proc/self/fd/{os.open(d, os.O_PATH)}/ctl'",
+    "link and ..": "d + '/deep/link/../ctl'",
+}
+
+
+@pytest.mark.parametrize("name", sorted(ROUNDABOUT))
+@pytest.mark.parametrize("how", sorted(UNIX_NAMES))
+def test_a_unix_sockets_name_is_followed_to_its_file(box: Box, tmp_path: Path, how: str, name: str) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "link").symlink_to(tmp_path / "other")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as there:
+        there.bind(bytes(tmp_path / "ctl"))
+        (tmp_path / "ctl").chmod(0o600)
+        doing = UNIX_NAMES[how].format("name")
+        told = box.run(
+            f"d = sys.argv[1]; name = {ROUNDABOUT[name]}; s = socket.socket(socket.AF_UNIX)\n{doing}",
+            tmp_path,
+        )
+    kind = {"connect, refused": Kind.CONNECT, "sendto": Kind.SEND, "bind, in use": Kind.BIND}[how]
+    event = told.one(kind)
+    assert (event["path"], event["ino"]) == (bytes(tmp_path / "ctl"), (tmp_path / "ctl").stat().st_ino)
+    assert not event["flags"] & Flag.PATH_USER
+    assert event["path2"].endswith(b"/ctl") and event["path2"] != event["path"]
+
+
+def test_a_unix_sockets_name_ends_where_the_caller_says(box: Box, tmp_path: Path) -> None:
+    """The kernel takes so many bytes as it is told; what follows them in memory is no part of the name."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as there:
+        there.bind(bytes(tmp_path / "ctl"))
+        told = box.run(
+            "name = os.fsencode(sys.argv[1]) + b'/ctl'\n"
+            "s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+            "a = struct.pack('H', socket.AF_UNIX) + name + b'-and-more'\n"
+            "assert call(44, s.fileno(), b'x', 1, 0, a, 2 + len(name)) == 1",
+            tmp_path,
+        )
+    event = told.one(Kind.SEND)
+    assert (event["path"], event["path2"]) == (bytes(tmp_path / "ctl"), bytes(tmp_path / "ctl"))
+    assert event["ino"] == (tmp_path / "ctl").stat().st_ino
 
 
 SENDS = {
