@@ -10,8 +10,8 @@ from rig.boot import CHECKOUT, Kernel
 
 MEMORY = "3G"
 CLOCK = "clocksource=hpet tsc=unstable"
-"""The counter of the machine that QEMU makes. Of the processor's own a kernel that boots while it is held back
-misjudges the rate: its clock may go nine times too fast, and what waits for a minute waits for seconds."""
+"""The counter of the machine that QEMU makes. Of the processor's own a kernel that boots while it is held
+back misjudges the rate: its clock may go nine times too fast, and waits of a minute take seconds."""
 LSM = "landlock,lockdown,yama,integrity,apparmor,bpf"
 """Debian's list, with bpf."""
 
