@@ -19,8 +19,9 @@ from invigilator.incidents.records import PolicyChange
 from invigilator.profiles import network
 from invigilator.profiles.canonical import policy_versions
 from invigilator.profiles.diff import diff
+from invigilator.profiles.names import has_names
 from invigilator.profiles.policy import PhaseRules, Policy
-from invigilator.sandbox.base import Sandbox
+from invigilator.sandbox.base import Pinned, Sandbox
 from invigilator.sandbox.changing import same_network
 
 JUDGED = ("workspace", "submission", "hidden", "protected", "canaries")
@@ -36,13 +37,17 @@ def change(services: Services, sandbox: Sandbox, watch: Watch, old: Policy, new:
         )
     require_tiers(new, sandbox.enforcement())
     refuse_unenforced(new, sandbox.enforcement())
-    rules = {name: network.compile(new, name, sandbox.hosts.__getitem__) for name in PHASES}
-    at, changed = datetime.now(UTC), [] if same_network(old, new) else ["network"]
-    tiers: dict[str, str] = {**sandbox.change(new), "network": "unchanged"}
-    if changed:
-        tiers["network"] = "changed"
+
+    def put(pins: Pinned) -> None:
+        named = has_names(new)
         for name, phase in PHASES.items():
-            put_in_force(services.sensor, watch.slot, phase, rules[name])
+            rules = network.compile(new, name, sandbox.hosts.__getitem__)
+            put_in_force(
+                services.sensor, watch.slot, phase, rules, own=named, pins=pins.get(name, {}) if named else {}
+            )
+
+    at, changed = datetime.now(UTC), [] if same_network(old, new) else ["network"]
+    tiers: dict[str, str] = {**sandbox.change(new, put)}
     version = policy_versions(new).confinement
     watch.facts.policy_changed(version, tiers)
     return PolicyChange(

@@ -27,6 +27,7 @@ from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox.base import Backend, CanaryFile, Mount, Sandbox, SandboxSpec
 from invigilator.sandbox.resolver.upstream import lookup
 
+NO_PINS: Mapping[bytes, Sequence[network.NetRule]] = {}
 PHASES: Mapping[PhaseName, Phase] = {"setup": Phase.SETUP, "agent": Phase.AGENT, "verify": Phase.VERIFY}
 
 
@@ -110,10 +111,16 @@ def arm(
 
 
 def put_in_force(
-    sensor: Sensor, slot: int, phase: Phase, rules: network.NetworkRules, *, own: bool = False
+    sensor: Sensor,
+    slot: int,
+    phase: Phase,
+    rules: network.NetworkRules,
+    *,
+    own: bool = False,
+    pins: Mapping[bytes, Sequence[network.NetRule]] = NO_PINS,
 ) -> None:
     """Compiled rules of the network, in the kernel. `own`: shared with no other sandbox, so that addresses
-    can be pinned."""
+    can be pinned; `pins` are from the beginning."""
     sensor.set_network(
         slot,
         phase,
@@ -122,6 +129,7 @@ def put_in_force(
         default_bind=rules.default_bind,
         binds=[NetRule(*rule) for rule in rules.binds],
         own=own,
+        pins={address: [NetRule(*rule) for rule in some] for address, some in pins.items()},
     )
 
 

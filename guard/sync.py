@@ -8,8 +8,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from invigilator.guard.sdk import Command, Result, Sandbox
-from invigilator.incidents.records import Report
-from invigilator.profiles.policy import PhaseName
+from invigilator.incidents.records import PolicyChange, Report
+from invigilator.profiles.policy import PhaseName, Policy
 
 T = TypeVar("T")
 
@@ -64,6 +64,10 @@ class SyncSandbox:
     def phase(self, name: PhaseName) -> None:
         """End the present phase and begin another."""
         self._run(self._box.phase(name))
+
+    def change_policy(self, policy: Policy) -> PolicyChange:
+        """Put another policy in force on what runs."""
+        return self._run(self._box.change_policy(policy))
 
     def write_file(self, path: str, content: bytes | str, *, mode: int = 0o644) -> None:
         """Put a file into the sandbox."""

@@ -128,6 +128,11 @@ class NameEvents:
     limit: Callable[[LimitHit], None]
 
 
+Pinned = Mapping[PhaseName, Mapping[bytes, Sequence[NetRule]]]
+"""Phase → address that a name led to (16 bytes) → its rules, in order."""
+PutNetwork = Callable[[Pinned], None]
+"""Put another policy's rules of the network in force in the kernel, with the addresses of names that stay."""
+
 Became = Literal["changed", "unchanged", "new commands only", "not changed"]
 """What became of a tier under another policy. `new commands only`: what runs keeps the old one."""
 
@@ -237,10 +242,11 @@ class Sandbox(abc.ABC):
         """As `read_file`, at most `limit_bytes` from the file's beginning, however large it is."""
         return self.read_file(path, limit_bytes)
 
-    def change(self, policy: Policy) -> Mapping[str, Became]:
+    def change(self, policy: Policy, put: PutNetwork) -> Mapping[str, Became]:
         """Put another policy in force on the sandbox while it runs: what became of each tier. Its network's
-        rules by phase are the sensor's, and not changed here. `SandboxError`, with nothing changed, where
-        the sandbox cannot be what the policy needs."""
+        rules by phase are the sensor's: where they differ `put` is called once, with `hosts` as they are by
+        then, and no name is handed out meanwhile. `SandboxError`, with nothing changed, where the sandbox
+        cannot be what the policy needs."""
         raise UnavailableError("this backend changes no sandbox that runs: start a new one")
 
     @abc.abstractmethod

@@ -10,12 +10,12 @@ from invigilator.profiles import limits as limit_compiler
 from invigilator.profiles import network as rules_of
 from invigilator.profiles import seccomp
 from invigilator.profiles.apparmor import Layout
-from invigilator.profiles.names import has_names
 from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox import apparmor, network
-from invigilator.sandbox.base import Became, SandboxError
+from invigilator.sandbox.base import Became, PutNetwork, SandboxError
 from invigilator.sandbox.cgroups import SandboxCgroups
 from invigilator.sandbox.machinery import Machinery
+from invigilator.sandbox.outside import Outside
 
 PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
 
@@ -26,8 +26,7 @@ class Running:
 
     shared: Machinery
     groups: SandboxCgroups
-    link: network.Link | None
-    needs: network.Needs
+    outside: Outside
     profiles: apparmor.Phases
     layout: Layout | None
     policy: Policy
@@ -38,22 +37,23 @@ class Changed:
     """What a sandbox has from now on. Profiles that it had before and has no more, it still holds."""
 
     tiers: Mapping[str, Became]
-    needs: network.Needs
     profiles: apparmor.Phases
 
 
-def change(running: Running, policy: Policy) -> Changed:
+def change(running: Running, policy: Policy, put: PutNetwork) -> Changed:
     """Put `policy` in force. `SandboxError`, with nothing changed, where its network cannot be had."""
-    needs = _needs(running, policy)
+    same = same_network(running.policy, policy)
+    needs = running.outside.needs if same else network.needs(policy, running.outside.known)
     tiers: dict[str, Became] = {"seccomp": _seccomp(running.policy, policy), "mount": "unchanged"}
     profiles = running.profiles
     if profiles:
         layout = running.layout
         tiers["apparmor"], profiles = running.shared.profiles.change(profiles, running.policy, policy, layout)
-    if needs is not running.needs and running.link is not None:
-        running.shared.links.change(running.link, needs)
+    tiers["network"] = "unchanged" if same else "changed"
+    if not same:
+        running.outside.change(policy, needs, put)
     tiers["cgroup"] = _cgroup(running, policy)
-    return Changed(tiers, needs, profiles)
+    return Changed(tiers, profiles)
 
 
 def same_network(old: Policy, new: Policy) -> bool:
@@ -61,19 +61,6 @@ def same_network(old: Policy, new: Policy) -> bool:
     return old.mode == new.mode and all(
         rules_of.network_of(old, phase) == rules_of.network_of(new, phase) for phase in PHASES
     )
-
-
-def _needs(running: Running, policy: Policy) -> network.Needs:
-    if same_network(running.policy, policy):
-        return running.needs
-    if has_names(running.policy) or has_names(policy):
-        raise SandboxError(
-            "rules by name keep their addresses for a sandbox's life: start a new one, or write addresses"
-        )
-    needs = network.needs(policy)
-    if needs.link and running.link is None:
-        raise SandboxError("the sandbox was made without a link to the outside: start a new one")
-    return needs
 
 
 def _seccomp(old: Policy, new: Policy) -> Became:

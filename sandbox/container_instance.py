@@ -18,7 +18,7 @@ from dataclasses import replace
 from invigilator.profiles import limits as limit_compiler
 from invigilator.profiles.policy import Policy
 from invigilator.sandbox import confinement, hidden, masks, network, root
-from invigilator.sandbox.base import Became, SandboxError, SandboxSpec, UnavailableError
+from invigilator.sandbox.base import Became, PutNetwork, SandboxError, SandboxSpec, UnavailableError
 from invigilator.sandbox.container_recipe import Furnishing
 from invigilator.sandbox.engine import PAUSE, Container, Engine, Image, Wanted
 from invigilator.sandbox.instance import ProcessSandbox
@@ -37,7 +37,7 @@ class ContainerSandbox(ProcessSandbox):
         self._image: Image | None = None
         super().__init__(spec, shared)
 
-    def change(self, policy: Policy) -> Mapping[str, Became]:
+    def change(self, policy: Policy, put: PutNetwork) -> Mapping[str, Became]:
         """See the contract: the container's own limits and network are Docker's."""
         raise UnavailableError("the policy of a container that runs is not changed: start a new one")
 
@@ -64,8 +64,8 @@ class ContainerSandbox(ProcessSandbox):
             self._image = self._engine.image(spec.image)
             self.spec = replace(spec, environment={**self._image.environment, **spec.environment})
         with self._watch.step("network"):
-            self._network = network.needs(spec.policy)
-            self.hosts = self._network.hosts
+            self._outside.needs = network.needs(spec.policy)
+            self.hosts = self._outside.needs.hosts
         with self._watch.step("profiles"):
             self._profiles = shared.profiles.take(spec.policy)
         self._range = shared.ids.take()
@@ -111,7 +111,7 @@ class ContainerSandbox(ProcessSandbox):
         """Docker mounts the file over the root's; it is written where it is."""
         assert self._container is not None
         with self._engine.hosts_file(self._container).open("ab") as file:
-            file.write(network.host_rows(self._network))
+            file.write(network.host_rows(self._outside.needs))
 
     def _name_resolver(self) -> None:
         assert self._container is not None

@@ -23,7 +23,6 @@ from invigilator.sandbox import (
     hidden,
     layouts,
     masks,
-    naming,
     network,
     planting,
     recipe,
@@ -37,7 +36,9 @@ from invigilator.sandbox.base import (
     LimitHit,
     Mount,
     NameEvents,
+    Pinned,
     Process,
+    PutNetwork,
     Sandbox,
     SandboxError,
     SandboxSpec,
@@ -53,6 +54,7 @@ from invigilator.sandbox.launching import Handles, telling
 from invigilator.sandbox.layer import Layer
 from invigilator.sandbox.machinery import Machinery, Stopwatch
 from invigilator.sandbox.mounts import mount_table, without_covers
+from invigilator.sandbox.outside import Outside
 from invigilator.sandbox.spec import Slot
 from invigilator.sandbox.vault import is_kept
 
@@ -70,8 +72,6 @@ class ProcessSandbox(Sandbox):
         self._cgroups: SandboxCgroups | None = None
         self._range = 0
         self._first_id = 0
-        self._link: network.Link | None = None
-        self._naming: naming.Naming | None = None
         self._removed = False
         self._cover: Cover | None = None
         self.skipped: Sequence[str] = ()
@@ -80,7 +80,12 @@ class ProcessSandbox(Sandbox):
         self._profiles: apparmor.Phases = {}
         self._former: list[apparmor.Phases] = []
         self._layout: Layout | None = None
-        self._network = network.Needs(False, False, ())
+        self._outside = Outside(
+            shared,
+            namespace=lambda: self._handle(Slot.NET),
+            number=lambda: (self._range - FIRST) // COUNT,
+            name_server=lambda: self._name_resolver(),
+        )
         try:
             with telling("make the sandbox"):
                 self._prepare()
@@ -122,13 +127,10 @@ class ProcessSandbox(Sandbox):
         with self._watch.step("start"):
             self._handles = self._make()
         self._watch.steps.update((f"start: {name}", spent) for name, spent in self._handles.spent.items())
-        if self._network.link:
-            with self._watch.step("link"):
-                number = (self._range - FIRST) // COUNT
-                self._link = self._shared.links.make(number, self._handle(Slot.NET), self._network)
-        if self._network.named:
-            with self._watch.step("resolver"):
-                self._name()
+        with self._watch.step("link"):
+            self._outside.join()
+        with self._watch.step("resolver"):
+            self._outside.name(self.spec.policy)
         self._cover = Cover(
             self.spec.policy,
             self._first_id,
@@ -139,10 +141,8 @@ class ProcessSandbox(Sandbox):
             self._tell_mounts,
         )
         with self._watch.step("plant"):
-            if self._network.hosts:
+            if self._outside.needs.hosts:
                 self._name_hosts()
-            if self._network.named:
-                self._name_resolver()
             self._plant()
 
     def _make(self) -> Handles:
@@ -174,9 +174,9 @@ class ProcessSandbox(Sandbox):
     def enforcement(self) -> Mapping[str, str]:
         """See the contract."""
         hierarchies = self._shared.cgroups.hierarchies
-        linked = self._network.link
+        outside = self._outside
         found = confinement.enforcement(
-            self.spec.policy, self._groups, hierarchies, linked=linked, named=self._naming is not None
+            self.spec.policy, self._groups, hierarchies, linked=outside.needs.link, named=outside.named
         )
         return {**found, "apparmor": self._shared.profiles.observed(self._profiles)}
 
@@ -198,8 +198,7 @@ class ProcessSandbox(Sandbox):
         if self._cover is not None:
             with self._watch.step("masks"):
                 self._cover.before_command(phase, platform=platform)
-        if self._naming is not None:
-            self._naming.begin(phase)
+        self._outside.begin(phase)
         order = Order(command, phase, streams, cwd or self._folder, platform, output_limit_bytes, on_streams)
         variables = {**self.spec.environment, **(environment or {})}
         mount = self._handles.fds.get(Slot.MOUNT if platform else Slot.MASKED, self._handle(Slot.INIT))
@@ -218,8 +217,7 @@ class ProcessSandbox(Sandbox):
 
     def on_names(self, events: NameEvents) -> None:
         """See the contract."""
-        if self._naming is not None:
-            self._naming.tell(events)
+        self._outside.tell(events)
 
     def survivors(self, phase: PhaseName) -> Sequence[int]:
         """See the contract."""
@@ -264,23 +262,27 @@ class ProcessSandbox(Sandbox):
         """See the contract."""
         return files.read_beginning(self._root, path, limit_bytes)
 
-    def change(self, policy: Policy) -> Mapping[str, Became]:
+    def change(self, policy: Policy, put: PutNetwork) -> Mapping[str, Became]:
         """See the contract."""
         self._handle(Slot.INIT)
         running = changing.Running(
             self._shared,
             self._groups,
-            self._link,
-            self._network,
+            self._outside,
             self._profiles,
             self._layout,
             self.spec.policy,
         )  # fmt: skip
-        changed = changing.change(running, policy)
+
+        def put_known(pins: Pinned) -> None:
+            self.hosts = self._outside.needs.hosts
+            put(pins)
+
+        changed = changing.change(running, policy, put_known)
         if changed.profiles is not self._profiles:
             self._former.append(self._profiles)
             self._profiles = changed.profiles
-        self._network, self.spec = changed.needs, replace(self.spec, policy=policy)
+        self.spec = replace(self.spec, policy=policy)
         return changed.tiers
 
     def copy_back(self) -> None:
@@ -306,10 +308,7 @@ class ProcessSandbox(Sandbox):
             if self._cgroups is not None:
                 self._cgroups.remove(self._handles.fds.get(Slot.INIT))
             self._handles.close()
-            if self._naming is not None:
-                self._naming.close()
-            if self._link is not None:
-                self._shared.links.remove(self._link)
+            self._outside.close()
             if self._layer is not None:
                 self._shared.layers.discard(self._layer)
             if self._range:
@@ -363,8 +362,8 @@ class ProcessSandbox(Sandbox):
             self._lowers = self._choose_root()
             self._workspace_lower: root.Lower = self._choose_workspace()
         with self._watch.step("network"):
-            self._network = network.needs(spec.policy)
-            self.hosts = self._network.hosts
+            self._outside.needs = network.needs(spec.policy)
+            self.hosts = self._outside.needs.hosts
         with self._watch.step("profiles"):
             if apparmor.tier().state != "absent":
                 self._layout = layouts.layout(spec.policy, self._lowers)
@@ -403,19 +402,12 @@ class ProcessSandbox(Sandbox):
             workspace.check_access(folders[0], self.spec.owner_uid, self.spec.owner_gid)
         return root.Lower("workspace", self._point, folders)
 
-    def _name(self) -> None:
-        assert self._link is not None
-        shared, namespace = self._shared, self._handle(Slot.NET)
-        self._naming = naming.Naming(
-            self.spec.policy, self._network, shared.resolver, shared.links, self._link, namespace
-        )
-
     def _name_resolver(self) -> None:
         files.write_file(self._root, "/etc/resolv.conf", network.RESOLV_CONF, 0o644, self._first_id)
 
     def _name_hosts(self) -> None:
         known = self.read_file("/etc/hosts")
-        rows = network.host_rows(self._network)
+        rows = network.host_rows(self._outside.needs)
         files.write_file(self._root, "/etc/hosts", known + rows, 0o644, self._first_id)
 
     def _plant(self) -> None:

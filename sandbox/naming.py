@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from invigilator.profiles.network import IpAddress
 from invigilator.profiles.policy import PhaseName, Policy
-from invigilator.sandbox.base import NameEvents
+from invigilator.sandbox.base import NameEvents, PutNetwork
 from invigilator.sandbox.network import Link, Links, Needs
 from invigilator.sandbox.resolver.answers import Answers
 from invigilator.sandbox.resolver.keeper import Resolver
@@ -20,10 +20,8 @@ class Naming:
     ) -> None:
         """`namespace`: a descriptor of the sandbox's network namespace."""
 
-        def admit(name: str, addresses: Sequence[IpAddress]) -> None:
-            links.admit(link, wanted, name, addresses)
-
-        self._answers = Answers(policy, wanted.hosts, admit)
+        self._wanted, self._links, self._link = wanted, links, link
+        self._answers = Answers(policy, wanted.hosts, self._admit)
         self._resolver = resolver
         self._number = resolver.serve(namespace, self._answers)
 
@@ -35,6 +33,23 @@ class Naming:
         """A command of a phase starts: its rules hold from now on."""
         self._answers.phase = phase
 
+    @property
+    def known(self) -> Mapping[str, Sequence[str]]:
+        """The addresses that names have for the sandbox's life."""
+        with self._resolver.holding(self._number):
+            return self._answers.known
+
+    def change(self, policy: Policy, wanted: Needs, put: PutNetwork) -> None:
+        """Another policy's names. A question that comes meanwhile waits for the new rules."""
+        with self._resolver.holding(self._number):
+            kept = self._answers.change(policy, wanted.hosts)
+            put(kept.pins)
+            self._wanted = wanted
+            self._links.change(self._link, wanted, kept.names)
+
     def close(self) -> None:
         """Answer no more."""
         self._resolver.leave(self._number)
+
+    def _admit(self, name: str, addresses: Sequence[IpAddress]) -> None:
+        self._links.admit(self._link, self._wanted, name, addresses)

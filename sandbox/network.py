@@ -41,6 +41,10 @@ _MAPPED = bytes(10) + b"\xff\xff"
 _PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
 
 
+NOTHING_KNOWN: Mapping[str, Sequence[str]] = {}
+NOBODY: Mapping[str, Sequence[IpAddress]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a policy needs of the network. `hosts`: name → addresses, as they are now. `named`: rules that
@@ -54,15 +58,16 @@ class Needs:
     named: tuple[EgressRule, ...] = ()
 
 
-def needs(policy: Policy) -> Needs:
-    """All phases taken together, each name looked up once; `SandboxError` where one has no address."""
+def needs(policy: Policy, known: Mapping[str, Sequence[str]] = NOTHING_KNOWN) -> Needs:
+    """All phases taken together, each name looked up once; `SandboxError` where one has no address.
+    `known`: canonical names whose addresses stand already."""
     if not compiler.needs_link(policy):
         return Needs(False, False, ())
     try:
         named = tuple(_named(policy))
         if named:
             upstream.servers()
-        resolve = functools.cache(upstream.lookup)
+        resolve = functools.cache(lambda name: known.get(names.canonical(name)) or upstream.lookup(name))
         phases: list[NetworkRules] = [compiler.compile(policy, phase, resolve) for phase in _PHASES]
     except (compiler.NetworkError, upstream.SettingError) as error:
         raise SandboxError(f"the policy's network rules: {error}") from error
@@ -142,19 +147,17 @@ class Links:
         if wanted.open or not plain:
             return
         with self._lock:
-            if self._tables is None:
-                raise SandboxError("the sandbox's link is gone")
+            tables = self._of(link)
             for number, rule in enumerate(wanted.named):
                 if names.matches(rule.target, name):
-                    self._tables.add(link.name, _set(number), plain)
+                    tables.add(link.name, _set(number), plain)
 
-    def change(self, link: Link, wanted: Needs) -> None:
-        """Let other traffic through, from one packet to the next."""
+    def change(self, link: Link, wanted: Needs, admitted: Mapping[str, Sequence[IpAddress]] = NOBODY) -> None:
+        """Let other traffic through, from one packet to the next; of names, those `admitted` alone."""
         with self._lock:
-            if self._tables is None:
-                raise SandboxError("the sandbox's link is gone")
-            # One text is one transaction (nft(8)): no packet meets an empty chain.
-            self._tables.run(f"flush chain netdev {link.name} out\n{filter_text(link, wanted)}")
+            # One text is one transaction (nft(8)): no packet meets a missing chain.
+            text = filter_text(link, wanted, admitted)
+            self._of(link).run(f"delete table netdev {link.name}\n{text}")
 
     def remove(self, link: Link) -> None:
         """Remove a link, if the sandbox's end has not taken it along already."""
@@ -170,6 +173,12 @@ class Links:
         """Undo what dead agents left."""
         with self._lock:
             self._forwarding.sweep()
+
+    def _of(self, link: Link) -> Tables:
+        """The tables, where the link's is among them."""
+        if self._tables is None or link.name not in self._live:
+            raise SandboxError("the sandbox's link is gone")
+        return self._tables
 
     def _leave(self) -> None:
         """Nothing is linked: the host is as it was."""
@@ -220,11 +229,12 @@ class Links:
             self._leave()
 
 
-def filter_text(link: Link, wanted: Needs) -> str:
-    """nft(8) commands: what may come out of the sandbox's end."""
+def filter_text(link: Link, wanted: Needs, admitted: Mapping[str, Sequence[IpAddress]] = NOBODY) -> str:
+    """nft(8) commands: what may come out of the sandbox's end. `admitted`: names and their addresses."""
+    named = [] if wanted.open else enumerate(wanted.named)
     lines = [
         f"table netdev {link.name} {{", "flags owner",
-        *([] if wanted.open else map(_empty, range(len(wanted.named)))), "chain out {",
+        *(_set_of(number, rule, admitted) for number, rule in named), "chain out {",
         f'type filter hook ingress device "{link.name}" priority 0; policy drop;',
         "ether type arp accept", f"ip saddr != {link.inside} drop",
     ]  # fmt: skip
@@ -269,8 +279,11 @@ def _set(number: int) -> str:
     return f"n{number}"
 
 
-def _empty(number: int) -> str:
-    return f"set {_set(number)} {{ type ipv4_addr; }}"
+def _set_of(number: int, rule: EgressRule, admitted: Mapping[str, Sequence[IpAddress]]) -> str:
+    about = [some for name, some in admitted.items() if names.matches(rule.target, name)]
+    plain = dict.fromkeys(str(one) for some in about for one in some if one.version == 4)
+    elements = f" elements = {{ {', '.join(plain)} }};" if plain else ""
+    return f"set {_set(number)} {{ type ipv4_addr;{elements} }}"
 
 
 def masquerade_text(name: str, only_ours: bool) -> str:

@@ -14,10 +14,10 @@ from invigilator.profiles.names import (
     is_wildcard,
     matches,
 )
-from invigilator.profiles.network import IpAddress, mapped, network_of
+from invigilator.profiles.network import IpAddress, NetRule, mapped, network_of
 from invigilator.profiles.pins import Family, Pins, sort
 from invigilator.profiles.policy import PhaseName, Policy
-from invigilator.sandbox.base import LimitHit, NameEvents
+from invigilator.sandbox.base import LimitHit, NameEvents, Pinned
 
 _log = logging.getLogger("invigilator.resolver")
 
@@ -39,6 +39,14 @@ class Answer(NamedTuple):
 REFUSE = Answer("refuse")
 
 
+class Kept(NamedTuple):
+    """What another policy leaves of the names handed out: `names` with their addresses, and these with their
+    rules by phase, as far as no rule of the policy has them from the start."""
+
+    names: Mapping[str, Sequence[IpAddress]]
+    pins: Pinned
+
+
 class Answers:
     """One sandbox's. `phase`: the one that its newest command is in. Questions come from one thread."""
 
@@ -47,11 +55,8 @@ class Answers:
         self.events: NameEvents | None = None
         self.phase: PhaseName = "setup"
         self._admit = admit
-        self._networks = {phase: network_of(policy, phase) for phase in PHASES}
-        self._pins = Pins(policy, hosts)
-        self._rules = {phase: NameRules(network) for phase, network in self._networks.items()}
-        self._in_force = {(name, family) for name in self._exact(hosts) for family in (4, 6)}
         self._below: set[str] = set()
+        self._set(policy, hosts)
         self._told: set[tuple[PhaseName, str]] = set()
         self._limited = False
         self._fast = False
@@ -81,11 +86,50 @@ class Answers:
         self._pins.put(name, family, granted)
         return self._hand_out(name, family, decision)
 
+    @property
+    def known(self) -> Mapping[str, Sequence[str]]:
+        """The addresses that names were handed out with, or are from the start."""
+        found: dict[str, list[str]] = {}
+        for name, family in sorted(self._in_force):
+            found.setdefault(name, []).extend(map(str, self._pins.of(name, family) or ()))
+        return {name: addresses for name, addresses in found.items() if addresses}
+
+    def change(self, policy: Policy, hosts: Mapping[str, Sequence[str]]) -> Kept:
+        """Decide by another policy from now on. Names that it still allows keep their addresses, but those
+        that it does not grant; the answer is to be put in force before the next question."""
+        former, pins = self._in_force, self._pins
+        self._set(policy, hosts)
+        self._told.clear()
+        names: dict[str, list[IpAddress]] = {}
+        for name, family in sorted(former - self._in_force):
+            decided = [rules.decide(name) for rules in self._rules.values()]
+            private = any(one.private for one in decided if one.pinned)
+            known = pins.of(name, family) or ()
+            granted = sort([str(one) for one in known], family, private=private).granted
+            if granted and any(one.pinned for one in decided):
+                self._pins.put(name, family, granted)
+                self._in_force.add((name, family))
+                names.setdefault(name, []).extend(granted)
+        return Kept(names, {phase: self._pinned(phase, names) for phase in PHASES})
+
     def too_fast(self, maximum: int) -> None:
         """It asks faster than it is answered."""
         if self.events is not None and not self._fast:
             self._fast = True
             self.events.limit(LimitHit("questions", maximum, maximum))
+
+    def _set(self, policy: Policy, hosts: Mapping[str, Sequence[str]]) -> None:
+        self._networks = {phase: network_of(policy, phase) for phase in PHASES}
+        self._pins = Pins(policy, hosts)
+        self._rules = {phase: NameRules(network) for phase, network in self._networks.items()}
+        self._in_force = {(name, family) for name in self._exact(hosts) for family in (4, 6)}
+
+    def _pinned(
+        self, phase: PhaseName, names: Mapping[str, Sequence[IpAddress]]
+    ) -> dict[bytes, Sequence[NetRule]]:
+        """The rules of a phase about the addresses of those names that it hands out."""
+        allowed = [name for name in names if self._rules[phase].decide(name).pinned]
+        return {mapped(one): self._pins.rules(phase, one) for name in allowed for one in names[name]}
 
     def _exact(self, hosts: Mapping[str, Sequence[str]]) -> list[str]:
         """Names that no wildcard is about too: the rules have had their addresses from the start."""
@@ -120,8 +164,8 @@ class Answers:
             raise RuntimeError("nobody puts rules in force yet")
         self._admit(name, addresses)
         for phase in PHASES:
-            for address in addresses if self._rules[phase].decide(name).pinned else ():
-                self.events.pin(phase, mapped(address), self._pins.rules(phase, address))
+            for address, rules in self._pinned(phase, {name: addresses}).items():
+                self.events.pin(phase, address, rules)
 
     def _refuse(self, name: str, decision: Decision) -> Answer:
         self._tell_refusal(name, decision)

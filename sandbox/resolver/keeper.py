@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,6 +120,12 @@ class Resolver:
                     self._send({"drop": number})
         if served is not None:
             served.close()
+
+    @contextlib.contextmanager
+    def holding(self, number: int) -> Iterator[None]:
+        """Answer nothing to a sandbox meanwhile; the others' questions wait behind its own."""
+        with self._served[number].lock:
+            yield
 
     @property
     def pid(self) -> int | None:

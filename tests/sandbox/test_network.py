@@ -93,7 +93,7 @@ def test_an_open_policy_reaches_all_and_sandboxes_do_not_reach_each_other(as_hos
         """
         one, two = box_of(Network(default_action="allow")), box_of(Network(default_action="allow"))
         served = ask(one, "198.51.100.1", 80), ask(two, "198.51.100.1", 81)
-        print(*served, ask(one, two._link.inside, 9), sep="|")
+        print(*served, ask(one, two._outside.link.inside, 9), sep="|")
         one.remove(), two.remove()
         """
     )
@@ -105,7 +105,7 @@ def test_links_and_tables_go(as_host) -> None:  # type: ignore[no-untyped-def]
     out = as_host(
         """
         box = box_of(Network(default_action="allow"))
-        name = box._link.name
+        name = box._outside.link.name
         print(sum(name in row for row in os.listdir("/proc/sys/net/ipv4/conf")))
         box.remove()
         print(sum(name in row for row in os.listdir("/proc/sys/net/ipv4/conf")))
@@ -201,7 +201,7 @@ def test_addresses_of_names_are_added_to_their_rules_alone_and_a_refusal_is_told
         from invigilator.sandbox.network import Needs
         named = tuple(EgressRule(name=name, target=f"*.{name}.example") for name in ("one", "two"))
         box = box_of(Network(egress=list(named)))
-        links, link, wanted = backend._shared.links, box._link, Needs(True, False, (), {}, named)
+        links, link, wanted = backend._shared.links, box._outside.link, Needs(True, False, (), {}, named)
         tables, own = links._tables, links._tables._socket
         links.admit(link, wanted, "a.one.example", [ipaddress.ip_address("198.51.100.7")])
         links.admit(link, wanted, "b.one.example", [ipaddress.ip_address(f"198.51.100.{n}") for n in (7, 8)])

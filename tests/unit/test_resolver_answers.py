@@ -210,3 +210,51 @@ def test_the_nodes_setting_names_servers(text: str, found: list[str]) -> None:
 def test_a_setting_that_names_none_says_what_to_write(text: str) -> None:
     with pytest.raises(upstream.SettingError, match="write ADDRESS"):
         upstream.servers({upstream.VARIABLE: text})
+
+
+def test_another_policy_keeps_what_it_allows_and_drops_the_rest_with_its_addresses() -> None:
+    other = EgressRule(name="other", target="*.example.net", ports=[443])
+    answers, _ = made(policy(ZONE, other))
+    answers.found("a.example.org", 4, ["198.41.0.4"])
+    answers.found("a.example.net", 4, ["198.41.0.5"])
+    assert answers.known == {"a.example.org": ["198.41.0.4"], "a.example.net": ["198.41.0.5"]}
+    only = EgressRule(name="only", target="*.example.org", ports=[80])
+    kept = answers.change(policy(verify=PhaseRules(network=Network(egress=[only]))), {})
+    assert set(kept.names) == {"a.example.org"}
+    assert [kept.pins[phase] for phase in ("setup", "agent")] == [{}, {}]
+    ((address, rules),) = kept.pins["verify"].items()
+    assert address == raw("198.41.0.4") and [(one.name, one.port_low) for one in rules] == [("only", 80)]
+    assert answers.ask("a.example.org", 4) == REFUSE
+    answers.phase = "verify"
+    # It keeps its address: who owns the name leads it elsewhere in vain.
+    assert answers.ask("a.example.org", 4) == Answer("have", ("198.41.0.4",))
+    answers.change(policy(other), {})
+    # What was dropped is looked up again.
+    assert answers.ask("a.example.net", 4) == LOOK
+
+
+def test_another_policy_that_grants_no_private_addresses_drops_them() -> None:
+    meant, _ = made(policy(EgressRule(name="zone", target="*.example.org", private=True)))
+    meant.found("a.example.org", 4, ["10.0.0.1", "198.41.0.4"])
+    meant.found("b.example.org", 4, ["10.0.0.2"])
+    kept = meant.change(policy(ZONE), {})
+    assert {name: [*map(str, some)] for name, some in kept.names.items()} == {"a.example.org": ["198.41.0.4"]}
+    assert meant.ask("b.example.org", 4) == LOOK
+    assert meant.found("b.example.org", 4, ["10.0.0.2"]) == REFUSE
+
+
+def test_a_name_that_another_policy_names_itself_is_in_force_from_its_beginning() -> None:
+    answers, told = made(policy(ZONE))
+    answers.found("files.example.org", 4, ["198.41.0.4"])
+    told.done.clear()
+    kept = answers.change(policy(FILES), {"files.example.org": ["198.41.0.4"]})
+    assert kept.names == {} and not any(kept.pins.values())
+    assert answers.ask("files.example.org", 4) == Answer("have", ("198.41.0.4",)) and told.done == []
+
+
+def test_another_policy_gives_no_new_budget_of_names_below_wildcards() -> None:
+    answers, told = made(policy(ZONE))
+    for number in range(BELOW_WILDCARD_MAX_NAMES):
+        assert answers.ask(f"n{number}.example.org", 4) == LOOK
+    answers.change(policy(ZONE), {})
+    assert answers.ask("more.example.org", 4) == REFUSE and [one.limit for one in told.limits] == ["names"]

@@ -16,7 +16,7 @@ from uml_boxes import Box
 from invigilator.profiles.apparmor import Layout, Profile
 from invigilator.profiles.policy import Limits, PhaseName, Policy
 from invigilator.sandbox import apparmor
-from invigilator.sandbox.base import SandboxError, SandboxSpec
+from invigilator.sandbox.base import Pinned, SandboxError, SandboxSpec
 from invigilator.sandbox.process import ProcessBackend
 
 BODY = "file, capability, network, unix, signal, ptrace, mount, umount, audit deny /workspace/{word}* wl,"
@@ -63,6 +63,10 @@ def a_box(backend: ProcessBackend, policy: Policy) -> Iterator[Box]:
         yield Box(made)
     finally:
         made.remove()
+
+
+def unchanged(_: Pinned) -> None:
+    raise AssertionError("the network's rules are the same")
 
 
 def test_the_tier_is_in_force_here() -> None:
@@ -130,7 +134,7 @@ def test_a_running_one_changes_where_asked_and_the_next_of_the_first_policy_does
     runner.start()
     while box.run("test", "-e", "started").code:
         pass
-    assert box.sandbox.change(Policy(name="two"))["apparmor"] == "changed"
+    assert box.sandbox.change(Policy(name="two"), unchanged)["apparmor"] == "changed"
     runner.join(30)
     assert told[0].startswith("free\n")
     assert told[0].endswith("bound\n")
@@ -145,7 +149,7 @@ def test_where_another_sandbox_has_the_profile_too_new_commands_alone_are_bound(
 ) -> None:
     first = name_of("agent")
     for other in a_box(backend, Policy(name="one")):
-        assert box.sandbox.change(Policy(name="two"))["apparmor"] == "new commands only"
+        assert box.sandbox.change(Policy(name="two"), unchanged)["apparmor"] == "new commands only"
         assert "Permission denied" in box.sh("echo x > two-agent-file").text
         assert box.sh("echo x > one-agent-file").code == 0
         assert "Permission denied" in other.sh("echo x > one-agent-file").text
@@ -156,7 +160,7 @@ def test_where_another_sandbox_has_the_profile_too_new_commands_alone_are_bound(
 
 def test_the_same_rules_again_change_nothing(profiles: apparmor.Profiles, box: Box) -> None:
     before = _revisions(name_of("agent"))
-    tiers = box.sandbox.change(Policy(name="one", limits=Limits(pids=99)))
+    tiers = box.sandbox.change(Policy(name="one", limits=Limits(pids=99)), unchanged)
     assert (tiers["apparmor"], tiers["cgroup"]) == ("unchanged", "changed")
     assert _revisions(name_of("agent")) == before
     assert "Permission denied" in box.sh("echo x > one-agent-file").text
