@@ -22,6 +22,7 @@ from invigilator.profiles.policy import (
     Detectors,
     EgressRule,
     Filesystem,
+    IoLimits,
     Limits,
     Network,
     PenaltyRules,
@@ -33,6 +34,12 @@ from invigilator.profiles.policy import (
     Syscalls,
 )
 
+_IO = {
+    "read": "read_bytes_per_s",
+    "write": "write_bytes_per_s",
+    "read_ops": "read_ops_per_s",
+    "write_ops": "write_ops_per_s",
+}
 _UNITS = {"memory": "memory_bytes", "disk": "disk_bytes", "output": "output_bytes", "ttl": "ttl_s"}
 
 
@@ -90,7 +97,9 @@ def _syscalls(form: SyscallsForm | None, base: Syscalls) -> Syscalls:
 
 
 def _limits(form: LimitsForm) -> Limits:
-    return Limits(**{_UNITS.get(key, key): value for key, value in _said(form).items()})
+    said = _said(form)
+    io = {_IO[key]: value for key, value in said.pop("io", {}).items()}
+    return Limits(io=IoLimits(**io), **{_UNITS.get(key, key): value for key, value in said.items()})
 
 
 def _phases(

@@ -17,7 +17,7 @@ CONFINEMENT = (
     "mode", "require", "filesystem", "network", "limits", "syscalls", "apparmor", "seccomp", "phases",
 )  # fmt: skip
 """Keys of the policy that say what a sandbox may do (of `filesystem` all but the canaries)."""
-LATER = ("apparmor", "seccomp", "default_action", "files", "default_bind", "bind")
+LATER = ("apparmor", "seccomp", "default_action", "files", "default_bind", "bind", "io")
 """Keys of confinement that the language got later. Where one is not used it is in no version, so that a
 policy which does not use it keeps the versions that it had."""
 DETECTION = ("detectors", "filesystem", "network", "phases")
@@ -51,6 +51,7 @@ def _used(policy: Policy, later: Sequence[str]) -> dict[str, Any]:
     unused = Policy(name="").model_dump(mode="json")
     binds = {key: unused["network"][key] for key in ("default_bind", "bind")}
     tables = [(whole, unused), (whole["filesystem"], unused["filesystem"]), (whole["network"], binds)]
+    tables.append((whole["limits"], unused["limits"]))
     for phase in whole["phases"].values():
         tables += [(phase, {"apparmor": None, "seccomp": None}), (phase["network"] or {}, binds)]
     for table, default in tables:

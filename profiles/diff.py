@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from invigilator.profiles import diff_rules, network, reach, seccomp
 from invigilator.profiles.paths import canonical, to_bytes, to_text
-from invigilator.profiles.policy import Access, EgressRule, PhaseName, Policy
+from invigilator.profiles.policy import Access, EgressRule, IoLimits, PhaseName, Policy
 from invigilator.profiles.protected import HIDDEN, PathClasses, rules
 
 PHASES: tuple[PhaseName, ...] = ("setup", "agent", "verify")
@@ -184,6 +184,28 @@ def _limits(old: Policy, new: Policy) -> Iterator[Change]:
         if before != after:
             text = f"{name} up to {_amount(key, after)} (was {_amount(key, before)})"
             yield Change("possible" if after > before else "impossible", text)
+    yield from _io(old.limits.io, new.limits.io)
+
+
+def _io(old: IoLimits, new: IoLimits) -> Iterator[Change]:
+    names = {
+        "read_bytes_per_s": "reading of a disk",
+        "write_bytes_per_s": "writing to a disk",
+        "read_ops_per_s": "reads of a disk",
+        "write_ops_per_s": "writes to a disk",
+    }
+    for key, name in names.items():
+        before, after = getattr(old, key), getattr(new, key)
+        if before != after:
+            more = after is None or (before is not None and after > before)
+            text = f"{name} {_rate(key, after)} (was {_rate(key, before)})"
+            yield Change("possible" if more else "impossible", text)
+
+
+def _rate(key: str, value: int | None) -> str:
+    if value is None:
+        return "without limit"
+    return f"up to {_amount(key.removesuffix('_per_s'), value)} a second"
 
 
 def _amount(key: str, value: float) -> str:

@@ -50,6 +50,20 @@ def _quantity(value: Any) -> float:
         raise _refused(str(error), error.fix) from error
 
 
+def _rate(value: Any) -> int:
+    try:
+        return units.parse_rate(value)
+    except units.UnitError as error:
+        raise _refused(str(error), error.fix) from error
+
+
+def _operations(value: Any) -> int:
+    try:
+        return units.parse_operations(value)
+    except units.UnitError as error:
+        raise _refused(str(error), error.fix) from error
+
+
 def _target(value: Any) -> Any:
     if not isinstance(value, str):
         return value
@@ -123,6 +137,18 @@ Size = Annotated[
     WithJsonSchema(
         {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?([KMGT]i|[kMGT])?B$", "examples": ["2GiB"]}
     ),
+]
+Rate = Annotated[
+    int,
+    BeforeValidator(_rate),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?([KMGT]i|[kMGT])?B/s$", "examples": ["100MiB/s"]}
+    ),
+]
+Operations = Annotated[
+    int,
+    BeforeValidator(_operations),
+    WithJsonSchema({"type": "string", "pattern": r"^[0-9]+ ?/s$", "examples": ["2000/s"]}),
 ]
 Duration = Annotated[
     float,

@@ -15,10 +15,12 @@ from invigilator.profiles.fields import (
     Duration,
     Name,
     Number,
+    Operations,
     OwnPort,
     Path,
     Port,
     Quantity,
+    Rate,
     RawRule,
     Size,
     Target,
@@ -132,6 +134,15 @@ class NetworkForm(Form):
     bind: list[BindForm] | None = Field(default=None, description="which addresses and ports may be taken")
 
 
+class IoForm(Form):
+    """Reading from and writing to each disk that the sandbox's files lie on."""
+
+    read: Rate | None = Field(default=None, description="bytes a second")
+    write: Rate | None = Field(default=None, description="bytes a second")
+    read_ops: Operations | None = Field(default=None, description="operations of the disk a second")
+    write_ops: Operations | None = Field(default=None, description="operations of the disk a second")
+
+
 class LimitsForm(Form):
     """Resources of the whole sandbox."""
 
@@ -141,6 +152,7 @@ class LimitsForm(Form):
     disk: Size | None = Field(default=None, description="what may be written; full means ENOSPC")
     output: Size | None = Field(default=None, description="recorded output; more is counted and dropped")
     ttl: Duration | None = Field(default=None, description="time to live of a rollout")
+    io: IoForm | None = Field(default=None, description="reading and writing of disks; none: no limit")
 
 
 class SyscallsForm(Form):
@@ -255,7 +267,7 @@ class PolicyForm(Form):
     mode: Literal["enforce", "observe"] | None = Field(
         default=None, description="observe: record, refuse nothing"
     )
-    require: list[Literal["seccomp", "cgroup", "network", "apparmor", "lsm", "mount"]] | None = Field(
+    require: list[Literal["seccomp", "cgroup", "io", "network", "apparmor", "lsm", "mount"]] | None = Field(
         default=None, description="tiers without which a sandbox does not start"
     )
     filesystem: FilesystemForm | None = None

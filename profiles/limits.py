@@ -11,6 +11,34 @@ CPU_PERIOD_US = 100_000
 
 
 @dataclass(frozen=True, slots=True)
+class IoValues:
+    """Limits of each disk a second: bytes and operations; None: no limit."""
+
+    read_bytes_per_s: int | None = None
+    write_bytes_per_s: int | None = None
+    read_ops_per_s: int | None = None
+    write_ops_per_s: int | None = None
+
+    def __bool__(self) -> bool:
+        return self != IoValues()
+
+    def v2(self, device: str) -> str:
+        """The line of io.max that limits a device (`MAJOR:MINOR`), what is not limited included."""
+        words = zip(("rbps", "wbps", "riops", "wiops"), self._values, strict=True)
+        return f"{device} " + " ".join(f"{word}={'max' if value is None else value}" for word, value in words)
+
+    def v1(self, device: str) -> dict[str, str]:
+        """File of the v1 controller blkio → the line that limits a device; 0 is no limit
+        (Documentation/admin-guide/cgroup-v1/blkio-controller.rst)."""
+        words = zip(("read_bps", "write_bps", "read_iops", "write_iops"), self._values, strict=True)
+        return {f"blkio.throttle.{word}_device": f"{device} {value or 0}" for word, value in words}
+
+    @property
+    def _values(self) -> tuple[int | None, int | None, int | None, int | None]:
+        return (self.read_bytes_per_s, self.write_bytes_per_s, self.read_ops_per_s, self.write_ops_per_s)
+
+
+@dataclass(frozen=True, slots=True)
 class LimitValues:
     """The limits of one sandbox. They hold in `mode: observe` too: they protect the machine.
 
@@ -25,6 +53,7 @@ class LimitValues:
     disk_bytes: int
     output_bytes: int
     ttl_s: float
+    io: IoValues = IoValues()
 
     @property
     def disk_in_memory(self) -> bool:
@@ -66,4 +95,5 @@ def compile(policy: Policy) -> LimitValues:
         disk_bytes=limits.disk_bytes,
         output_bytes=limits.output_bytes,
         ttl_s=limits.ttl_s,
+        io=IoValues(**limits.io.model_dump()),
     )

@@ -130,6 +130,15 @@ class Network(Part):
     bind: list[BindRule] = []
 
 
+class IoLimits(Part):
+    """What may be read from and written to each disk in a second; None: as much as it gives."""
+
+    read_bytes_per_s: int | None = None
+    write_bytes_per_s: int | None = None
+    read_ops_per_s: int | None = None
+    write_ops_per_s: int | None = None
+
+
 class Limits(Part):
     """Resource limits, in bytes, cores, processes and seconds (units are parsed from `2GiB`, `3600s`)."""
 
@@ -139,6 +148,7 @@ class Limits(Part):
     disk_bytes: int = 10 << 30
     output_bytes: int = 64 << 20
     ttl_s: float = 3600.0
+    io: IoLimits = IoLimits()
 
 
 class Syscalls(Part):

@@ -11,11 +11,13 @@ from invigilator.profiles.kinds import kinds
 from invigilator.profiles.names import covers
 from invigilator.profiles.network import PROTOCOLS, network_of, port_ranges, target_network
 from invigilator.profiles.paths import canonical, to_bytes, to_text
-from invigilator.profiles.policy import CLASS_DEFAULTS, EgressRule, PhaseName, Policy, Syscalls
+from invigilator.profiles.policy import CLASS_DEFAULTS, EgressRule, IoLimits, PhaseName, Policy, Syscalls
 from invigilator.profiles.validate import suggest
 
 MEMORY_MIN_BYTES = 16 << 20
 """A shell with one Python below it does not start in less."""
+IO_MIN_BYTES_PER_S, IO_MIN_OPS_PER_S = 1 << 20, 20
+"""Below, the 40 MiB and some hundred reads that a start of Python takes from a cold disk last a minute."""
 ESSENTIAL_CALLS = frozenset(
     {
         "brk",
@@ -144,6 +146,7 @@ def _possible(policy: Policy) -> Iterator[Finding]:
     if memory < MEMORY_MIN_BYTES:
         message = f"nothing starts in {memory} bytes of memory"
         yield Finding(("limits", "memory"), message, f"write at least `{MEMORY_MIN_BYTES >> 20}MiB`")
+    yield from _io(policy)
     denied: list[tuple[tuple[str | int, ...], Syscalls]] = [(("syscalls",), policy.syscalls)]
     for phase, rules in policy.phases.items():
         if rules.syscalls is not None and rules.syscalls.deny != policy.syscalls.deny:
@@ -157,6 +160,24 @@ def _possible(policy: Policy) -> Iterator[Finding]:
             if name in ESSENTIAL_CALLS and not rule.args and rule.action == "SCMP_ACT_ERRNO":
                 where = ("seccomp", "raw", index, "names", number)
                 yield Finding(where, f"no program starts without `{name}`", "remove it, or add `args`")
+
+
+def _io(policy: Policy) -> Iterator[Finding]:
+    io = policy.limits.io
+    least: dict[str, tuple[int | None, int, str]] = {
+        "read": (io.read_bytes_per_s, IO_MIN_BYTES_PER_S, "1MiB/s"),
+        "write": (io.write_bytes_per_s, IO_MIN_BYTES_PER_S, "1MiB/s"),
+        "read_ops": (io.read_ops_per_s, IO_MIN_OPS_PER_S, f"{IO_MIN_OPS_PER_S}/s"),
+        "write_ops": (io.write_ops_per_s, IO_MIN_OPS_PER_S, f"{IO_MIN_OPS_PER_S}/s"),
+    }
+    for key, (value, minimum, fix) in least.items():
+        if value is not None and value < minimum:
+            message = "so slow a disk holds programs up for minutes"
+            yield Finding(("limits", "io", key), message, f"write at least `{fix}`", "warning")
+    for index, tier in enumerate(policy.require):
+        if tier == "io" and io == IoLimits():
+            message = "`io` is required, and `limits.io` limits nothing"
+            yield Finding(("require", index), message, "write `limits: {io: {write: 50MiB/s}}`, or remove it")
 
 
 def _covered(where: tuple[str | int, ...], rule: EgressRule, earlier: list[EgressRule]) -> Iterator[Finding]:

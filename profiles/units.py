@@ -26,6 +26,11 @@ SECONDS = {
 BYTES_MAX = 2**53 - 1
 """The largest integer that every JSON reader keeps exact (RFC 8785, section 3.2.2.3)."""
 
+OPERATIONS_MAX = 2**32 - 2
+"""cgroup v1 and v2 keep operations a second in 32 bits, of which all ones stand for no limit
+(block/blk-throttle.c)."""
+
+_OPERATIONS = re.compile(r"([0-9]{1,10}) ?/s", re.ASCII)
 _QUANTITY = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)(/s)?", re.ASCII)
 _MEANT = {
     "K": "KiB",
@@ -67,6 +72,28 @@ def parse_seconds(text: object) -> float:
     return value
 
 
+def parse_rate(text: object) -> int:
+    """`100MiB/s` → 104857600, bytes a second. Raises UnitError."""
+    if isinstance(text, str) and text.endswith("/s"):
+        return parse_bytes(text.removesuffix("/s"))
+    if isinstance(text, str) and _is_bytes(text):
+        raise UnitError(f"`{text}` is an amount, not a rate", f"write `{text}/s`")
+    raise UnitError(f"`{text}` is no rate", "write for example `100MiB/s`")
+
+
+def parse_operations(text: object) -> int:
+    """`2000/s` → 2000, operations a second. Raises UnitError."""
+    if isinstance(text, int) and not isinstance(text, bool):
+        raise UnitError(f"`{text}` has no unit", f"write `{text}/s`")
+    match = _OPERATIONS.fullmatch(text) if isinstance(text, str) else None
+    if match is None or not 0 < int(match[1]) <= OPERATIONS_MAX:
+        raise UnitError(
+            f"`{text}` is no number of operations a second between 1 and {OPERATIONS_MAX}",
+            "write for example `2000/s`",
+        )
+    return int(match[1])
+
+
 def parse_quantity(value: object) -> float:
     """A threshold in SI units: a bare number, `10s` → 10.0, `64MiB` → 67108864.0, `1MiB/s` → 1048576.0."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -89,6 +116,13 @@ def _split(value: object, units: dict[str, int] | dict[str, Decimal], example: s
     if unit not in units or per_second:
         raise _unknown(value, unit, dict(units), example)
     return number, unit
+
+
+def _is_bytes(text: str) -> bool:
+    try:
+        return parse_bytes(text) > 0
+    except UnitError:
+        return False
 
 
 def _match(value: object, example: str) -> tuple[Decimal, str, bool]:
