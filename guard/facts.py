@@ -32,7 +32,7 @@ HASHED_MAX_BYTES = 16 << 20
 SUBMISSION_MAX_BYTES = 512 << 20
 """Of one submission, how much is searched for canaries."""
 
-COUNTED = frozenset({"memory", "pids", "cpu"})
+COUNTED = frozenset({"memory", "pids", "cpu", "io"})
 """What the cgroups refuse, and the kernel counts: later hits are told too."""
 
 _CHANGES = {

@@ -10,7 +10,7 @@ from invigilator.guard.refused import RefusedCalls
 from invigilator.sandbox import apparmor
 from invigilator.sandbox.audit import AuditReader
 from invigilator.sandbox.base import UnavailableError
-from invigilator.sandbox.cgroups import Hierarchies
+from invigilator.sandbox.hierarchies import Hierarchies
 
 Refusals = Denials | RefusedCalls
 

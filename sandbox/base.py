@@ -106,10 +106,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class LimitHit:
-    """A limit that was reached. `value` is how often, of memory (kills), pids (forks refused) and cpu
-    (periods in which the sandbox was held back); of output, disk and ttl how much, in the limit's unit."""
+    """A limit that was reached. `value` is how often, of memory (kills), pids (forks refused), cpu (periods
+    in which the sandbox was held back) and io (looks that found a disk's limit used up since the last); of
+    output, disk and ttl how much, in the limit's unit."""
 
-    limit: Literal["output", "disk", "memory", "pids", "cpu", "ttl", "names", "questions"]
+    limit: Literal["output", "disk", "memory", "pids", "cpu", "io", "ttl", "names", "questions"]
     value: int
     maximum: int
 

@@ -9,7 +9,8 @@ from invigilator.profiles import seccomp
 from invigilator.profiles.policy import Policy
 from invigilator.profiles.seccomp_writer import SeccompMissingError
 from invigilator.sandbox.base import UnavailableError
-from invigilator.sandbox.cgroups import Hierarchies, SandboxCgroups
+from invigilator.sandbox.cgroups import SandboxCgroups
+from invigilator.sandbox.hierarchies import Hierarchies
 
 KERNEL = Path("/proc/sys/kernel/seccomp")
 """There where the kernel takes filters (seccomp(2))."""
@@ -52,10 +53,13 @@ def enforcement(
     observing = policy.mode == "observe"
     limited = all((groups.v1.get(name, groups.limited)).is_dir() for name in ("memory", "pids"))
     filtered = bool(seccomp.compile(policy, "agent")) and KERNEL.is_dir()
+    slowed = groups.disks is not None and groups.disks.in_force()
+    disks = {"io": "enforce" if slowed else "absent"} if groups.limits.io else {}
     return {
         "seccomp": "enforce" if filtered else "off",
         "apparmor": "absent",
         "cgroup": "enforce" if limited and not hierarchies.missing else "absent",
+        **disks,
         "network": "off" if observing and linked else "enforce",
         "names": "enforce" if named else "off" if observing and linked else "absent",
         "mount": "off" if observing else "enforce",

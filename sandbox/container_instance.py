@@ -90,6 +90,7 @@ class ContainerSandbox(ProcessSandbox):
                 )
             )
         self._lowers = [root.Lower("root", "/", self._container.lowers, self._container.upper)]
+        self._limit_disks()
         hidden.hide(self._layer.fd, self._all_lowers, masks.hidden(spec.policy), self._first_id)
 
     def _make(self) -> Handles:

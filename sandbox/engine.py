@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from invigilator.profiles.limits import LimitValues
+from invigilator.profiles.limits import IoValues, LimitValues
+from invigilator.sandbox import disks
 from invigilator.sandbox.base import SandboxError, UnavailableError
-from invigilator.sandbox.cgroups import is_alive
+from invigilator.sandbox.sweeping import is_alive
 
 TIMEOUT_S = 60.0
 PAUSE = "/.init"
@@ -95,6 +96,7 @@ class Engine:
                 ipc_mode="private",
                 init=False,
                 log_config={"Type": "none", "Config": {}},
+                **(disk_options(limits.io, api.info()["DockerRootDir"]) if limits.io else {}),
             )
             made = api.create_container(
                 wanted.image.id,
@@ -205,6 +207,22 @@ def telling(what: str, *, absence: bool = False) -> Iterator[None]:
         raise SandboxError(f"Docker cannot {what}: {error.explanation or error}") from error
     except (DockerException, RequestException) as error:
         raise SandboxError(f"Docker's daemon did not {what}: {error}") from error
+
+
+def disk_options(io: IoValues, folder: str) -> dict[str, list[dict[str, Any]]]:
+    """The SDK's options that limit the disks on which a folder of the daemon's lies, where they are known."""
+    found, _ = disks.below([folder])
+    values = {
+        "device_read_bps": io.read_bytes_per_s,
+        "device_write_bps": io.write_bytes_per_s,
+        "device_read_iops": io.read_ops_per_s,
+        "device_write_iops": io.write_ops_per_s,
+    }
+    return {
+        name: [{"Path": disk.name, "Rate": value} for disk in found]
+        for name, value in values.items()
+        if value
+    }
 
 
 def _container(number: str, found: Mapping[str, Any]) -> Container:

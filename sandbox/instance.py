@@ -19,6 +19,7 @@ from invigilator.sandbox import (
     changes,
     changing,
     confinement,
+    disks,
     files,
     hidden,
     layouts,
@@ -376,6 +377,7 @@ class ProcessSandbox(Sandbox):
             self._layer = shared.layers.take(limits)
             self._layer.own(self._first_id)
             hidden.hide(self._layer.fd, self._all_lowers, masks.hidden(spec.policy), self._first_id)
+        self._limit_disks()
         self._recipe = recipe.Recipe(
             stage=shared.stage,
             lowers=tuple(self._lowers),
@@ -388,6 +390,18 @@ class ProcessSandbox(Sandbox):
             shm_bytes=limits.memory_bytes // 4,
             hostname=spec.hostname,
         )
+
+    def _limit_disks(self) -> None:
+        """The disks that its files lie on: those of its layer, and of what is below."""
+        assert self._layer is not None
+        if not self._groups.limits.io:
+            return
+        found = disks.Disks.of(
+            written=[lower.foreign for lower in self._all_lowers if lower.foreign is not None],
+            read=[folder for lower in self._all_lowers for folder in lower.folders],
+            devices=[self._layer.device.path] if self._layer.device is not None else [],
+        )
+        self._shared.cgroups.limit_disks(self._groups, found)
 
     def _choose_root(self) -> list[root.Lower]:
         if self.spec.root is None:

@@ -14,7 +14,7 @@ from invigilator.profiles import limits
 from invigilator.profiles.policy import Limits, Policy
 from invigilator.sandbox import build
 from invigilator.sandbox.base import SandboxError, SandboxSpec, Streams
-from invigilator.sandbox.cgroups import Hierarchies
+from invigilator.sandbox.hierarchies import Hierarchies
 from invigilator.sandbox.layer import Layers
 from invigilator.sandbox.process import ProcessBackend
 

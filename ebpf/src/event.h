@@ -79,7 +79,7 @@ enum event_kind {
 	EVENT_STEP = 121,        /* a step began (a0 = 1) or ended (a0 = 0, result = exit code); text = step id */
 	EVENT_DIFF = 122,        /* end-of-phase comparison: path, a0 = enum diff_change, a1 = size; tier diff */
 	EVENT_SURVIVOR = 123,    /* pid, start_ns: alive when a phase began that it does not belong to; a0 = 1: it was ended */
-	EVENT_LIMIT = 124,       /* text = which limit (output, disk, memory, pids, cpu, ttl); a0 = value (memory, pids, cpu: how often so far), a1 = limit */
+	EVENT_LIMIT = 124,       /* text = which limit (output, disk, memory, pids, cpu, io, ttl); a0 = value (memory, pids, cpu, io: how often so far), a1 = limit */
 	EVENT_CANARY = 125,      /* a canary was planted: path, object; text = hex SHA-256 of its content; a1 = size */
 	EVENT_CANARY_MATCH = 126, /* a canary's content found: path = where, text = which canary's path */
 	EVENT_GIT_FUTURE = 127,  /* the workspace's git store holds a commit that is no ancestor of HEAD: text = hex id, path2 = refs joined by NUL; a0 = 1: text = hex ids, joined by NUL, of trees and blobs that only such commits hold */

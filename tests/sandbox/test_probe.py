@@ -8,7 +8,7 @@ import pytest
 
 from invigilator.sandbox import build, probe
 from invigilator.sandbox.base import UnavailableError
-from invigilator.sandbox.cgroups import Hierarchies
+from invigilator.sandbox.hierarchies import Hierarchies
 from invigilator.sandbox.mounts import parse
 from invigilator.sandbox.process import ProcessBackend
 from invigilator.sandbox.spec import Op, Specification

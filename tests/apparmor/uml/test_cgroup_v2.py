@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 from uml_boxes import Box
 
-from invigilator.profiles.policy import Limits, Policy
+from invigilator.profiles.policy import IoLimits, Limits, Policy
 from invigilator.sandbox.base import LimitHit, SandboxError, SandboxSpec
-from invigilator.sandbox.cgroups import CONTROLLERS, Hierarchies
+from invigilator.sandbox.hierarchies import CONTROLLERS, Hierarchies
 from invigilator.sandbox.process import ProcessBackend
 
 MIB = 1 << 20
@@ -38,6 +39,20 @@ def test_the_limits_are_in_force(box: Box) -> None:
     quota, period = map(int, (limited / "cpu.max").read_text().split())
     assert quota * 2 == period
     assert box.sandbox.enforcement()["cgroup"] == "enforce"
+
+
+def test_disks_are_limited(make_box: Callable[..., Box]) -> None:
+    limits = SMALL.limits.model_copy(
+        update={"disk_bytes": 256 * MIB, "io": IoLimits(write_bytes_per_s=4 * MIB)}
+    )
+    box = make_box(SMALL.model_copy(update={"limits": limits}))
+    found = box.sandbox._groups.disks
+    assert found is not None and found.disks.written
+    assert f"{found.disks.written[0].number} rbps=max wbps={4 * MIB}" in (found.folder / "io.max").read_text()
+    assert box.sandbox.enforcement()["io"] == "enforce", found.disks
+    began = time.monotonic()
+    assert box.sh("dd if=/dev/zero of=/root/file bs=1M count=12 conv=fsync").code == 0
+    assert time.monotonic() - began >= 2
 
 
 def test_out_of_memory_ends_the_command_and_is_told(box: Box) -> None:
@@ -90,7 +105,7 @@ def test_what_a_dead_agent_left_is_swept(backend: ProcessBackend) -> None:
 
 
 def test_controllers_that_cannot_be_passed_on_are_an_error_that_says_so(tmp_path: Path) -> None:
-    from invigilator.sandbox import cgroups
+    from invigilator.sandbox import cgroupfiles
 
     with pytest.raises(SandboxError, match="cannot pass controllers on"):
-        cgroups._pass_on(tmp_path / "gone", frozenset(CONTROLLERS))
+        cgroupfiles.pass_on(tmp_path / "gone", frozenset(CONTROLLERS))
