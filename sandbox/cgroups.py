@@ -79,9 +79,10 @@ class SandboxCgroups:
         """Nothing of the sandbox runs inside. `SandboxError` where it cannot be brought to a stand."""
         leaves = [self.leaves[phase] for phase in PHASES if self.populated(phase)]
         try:
-            for leaf in leaves:
-                (leaf / "cgroup.freeze").write_text("1")
-            await_frozen(leaves)
+            with self.disks.lifted() if self.disks and leaves else contextlib.nullcontext():
+                for leaf in leaves:
+                    (leaf / "cgroup.freeze").write_text("1")
+                await_frozen(leaves)
             yield
         finally:
             for leaf in leaves:
@@ -93,7 +94,11 @@ class SandboxCgroups:
         Not by `cgroup.kill`: where it was written once, Linux (seen on 6.18) kills at birth whatever is later
         cloned into the cgroup from outside.
         """
-        leaf = self.leaves[phase]
+        if self.populated(phase):
+            with self.disks.lifted() if self.disks else contextlib.nullcontext():
+                self._empty(self.leaves[phase])
+
+    def _empty(self, leaf: Path) -> None:
         deadline = time.monotonic() + EMPTY_TIMEOUT_S
         while counter(leaf / "cgroup.events", "populated"):
             if time.monotonic() > deadline:
@@ -131,6 +136,8 @@ class SandboxCgroups:
     def remove(self, init: int | None = None) -> None:
         """Kill what is left, and remove the folders. `init`: a pidfd of the sandbox's init, whose end is the
         end of all its processes."""
+        if self.disks:
+            self.disks.lift()
         if init is not None:
             kill(self.v2)
             poller = select.poll()

@@ -31,16 +31,28 @@ class DiskLimits:
 
     def put(self) -> None:
         """In force, as far as the kernel lets; see `in_force`."""
-        for file, line in self._lines():
-            with contextlib.suppress(OSError):
-                write(f"{self.folder}/{file}", line)
+        self._write(self.limits)
         self._use = diskuse.DiskUse(self.limits, time.monotonic())
+
+    def lift(self) -> None:
+        """None, for now: a process that waits for a disk can neither be halted nor end before it has what it
+        waits for, which at the limit may take as long as the sandbox likes."""
+        self._write(IoValues())
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """None inside."""
+        self.lift()
+        try:
+            yield
+        finally:
+            self._write(self.limits)
 
     def in_force(self) -> bool:
         """Whether every disk that the sandbox's files lie on is limited."""
         return self.disks.complete and all(
             line in read(self.folder / file).splitlines()
-            for file, line in self._lines()
+            for file, line in self._lines(self.limits)
             if not line.endswith(" 0")  # of v1: no limit, which is not listed
         )
 
@@ -51,14 +63,19 @@ class DiskLimits:
         self._use.look(time.monotonic(), self._counts())
         return [LimitHit("io", self._use.hits, self._use.maximum)]
 
-    def _lines(self) -> Iterator[tuple[str, str]]:
-        reading = replace(self.limits, write_bytes_per_s=None, write_ops_per_s=None)
-        for disks, limits in ((self.disks.written, self.limits), (self.disks.read, reading)):
+    def _write(self, limits: IoValues) -> None:
+        for file, line in self._lines(limits):
+            with contextlib.suppress(OSError):
+                write(f"{self.folder}/{file}", line)
+
+    def _lines(self, limits: IoValues) -> Iterator[tuple[str, str]]:
+        reading = replace(limits, write_bytes_per_s=None, write_ops_per_s=None)
+        for disks, values in ((self.disks.written, limits), (self.disks.read, reading)):
             for disk in disks:
                 if self.v1:
-                    yield from limits.v1(disk.number).items()
+                    yield from values.v1(disk.number).items()
                 else:
-                    yield "io.max", limits.v2(disk.number)
+                    yield "io.max", values.v2(disk.number)
 
     def _counts(self) -> diskuse.Counts:
         if self.v1:

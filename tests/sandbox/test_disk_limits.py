@@ -95,6 +95,24 @@ def test_the_kernel_is_asked_whether_they_are_in_force(make_box: MakeBox) -> Non
     assert box.sandbox.enforcement()["io"] == "absent"
 
 
+def test_a_process_that_waits_for_a_slow_disk_can_be_halted_and_ended(make_box: MakeBox) -> None:
+    """One write of 128 MiB at a MiB a second: for two minutes no signal would reach it."""
+    box = make_box(policy_of(write_bytes_per_s=MIB))
+    found = box.sandbox._groups.disks
+    assert found is not None
+    command, out, err = box.spawn("dd", "if=/dev/zero", "of=/root/file", "bs=128M", "count=1", "oflag=direct")
+    while not any(number for (_, name), number in found._counts().items() if name == "write_bytes_per_s"):
+        assert command.poll() is None, os.read(err, 4096)
+        time.sleep(0.01)
+    with box.sandbox._groups.frozen():
+        pass
+    assert found.in_force()
+    box.sandbox.end_processes()
+    assert command.wait(60).signal == 9
+    assert found.in_force()
+    os.close(out), os.close(err)
+
+
 @pytest.fixture
 def cgroups() -> Iterator[Cgroups]:
     made = Cgroups()
