@@ -53,7 +53,7 @@ class DiskLimits:
         return self.disks.complete and all(
             line in read(self.folder / file).splitlines()
             for file, line in self._lines(self.limits)
-            if not line.endswith(" 0")  # of v1: no limit, which is not listed
+            if not _limits_nothing(line)  # which is not listed
         )
 
     def hits(self) -> list[LimitHit]:
@@ -82,3 +82,7 @@ class DiskLimits:
             names = ("blkio.throttle.io_serviced", "blkio.throttle.io_service_bytes")
             return diskuse.counts_v1(*(read(self.folder / name) for name in names))
         return diskuse.counts_v2(read(self.folder / "io.stat"))
+
+
+def _limits_nothing(line: str) -> bool:
+    return line.endswith(" 0") or line.count("=max") == len(line.split()) - 1

@@ -20,7 +20,7 @@ TIMEOUT_S = 120.0
 HOST = """
 import os, signal, socket, subprocess, sys, threading, time, uuid
 from pathlib import Path
-from invigilator.profiles.policy import EgressRule, Filesystem, Limits, Network, Policy
+from invigilator.profiles.policy import EgressRule, Filesystem, IoLimits, Limits, Network, Policy
 from invigilator.sandbox.base import SandboxSpec, Streams
 from invigilator.sandbox.container import ContainerBackend
 from invigilator.sandbox.process import ProcessBackend
@@ -96,6 +96,23 @@ def test_a_container_reaches_what_the_policy_allows_and_nothing_else(as_host: Ca
         )
     )
     assert out == "['served', '0'] 1\n3 1\n"
+
+
+def test_disks_are_limited_for_the_guards_commands_and_for_what_others_run_in_it(
+    as_host: Callable[[str], str],
+) -> None:
+    out = as_host(
+        """
+        box = box_of(limits=Limits(io=IoLimits(write_bytes_per_s=4 << 20, read_ops_per_s=5000)))
+        docker = backend._engine._api().inspect_container(box._container.id)["HostConfig"]
+        writing, reading = docker["BlkioDeviceWriteBps"], docker["BlkioDeviceReadIOps"]
+        print(box.enforcement()["io"], len(writing), reading[0]["Rate"])
+        found = box._groups.disks.disks
+        print(writing[0]["Path"] in [one.name for one in found.written])
+        box.remove(), backend.close(), process.close()
+        """
+    )
+    assert out == "enforce 1 5000\nTrue\n"
 
 
 def test_what_the_platform_hides_while_the_agent_holds_the_folder_is_out_of_reach(
