@@ -2,7 +2,7 @@
 
 The default root is an allow-list: /usr and the links to it (or /bin, /lib, … where they are folders), the
 package managers' state, and a sanitised /etc. Sandbox root passes every permission check on what enters, so
-nothing enters that "other" cannot read on the host: in /usr a layer of whiteouts lies over it.
+nothing enters that "other" cannot read on the host: in /usr a layer of whiteouts lies over it (`closed.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pathlib import Path
 
 from invigilator.profiles.filelock import locked
 from invigilator.sandbox.base import SandboxError
+from invigilator.sandbox.closed import Closed, Found
 
-FORMAT = 3
+FORMAT = 4
 SYSTEM_FOLDERS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 PACKAGE_STATE = (
     "var/lib/dpkg", "var/lib/apt", "var/lib/ucf", "var/lib/pam", "var/lib/xml-core", "var/lib/sgml-base",
@@ -74,6 +75,8 @@ class Roots:
         """`folder`: where templates lie. `own`: files and folders of the guard, which never enter."""
         self._folder = folder
         self._own = tuple(path for path in map(Path.resolve, own) if _enters(path))
+        folders = [Path("/", name) for name in system_folders()]
+        self._closed = Closed(folder / "closed.json", folders, self._own)
         self._lock = threading.Lock()
         self._current: tuple[str, list[Lower]] | None = None
         self._held: list[int] = []
@@ -81,9 +84,10 @@ class Roots:
     def default(self) -> list[Lower]:
         """The layers of the default root."""
         with self._lock:
-            print_now = fingerprint(self._own)
-            if self._current is None or self._current[0] != print_now:
-                self._current = (print_now, _layers(self._obtain(print_now)))
+            self._folder.mkdir(parents=True, exist_ok=True)
+            closed = self._closed.current(fingerprint(self._own))
+            if self._current is None or self._current[0] != closed.print:
+                self._current = (closed.print, _layers(self._obtain(closed)))
             return self._current[1]
 
     def close(self) -> None:
@@ -91,16 +95,15 @@ class Roots:
         while self._held:
             os.close(self._held.pop())
 
-    def _obtain(self, name: str) -> Path:
-        template = self._folder / f"default-{name}"
-        self._folder.mkdir(parents=True, exist_ok=True)
+    def _obtain(self, closed: Found) -> Path:
+        template = self._folder / f"default-{closed.print}"
         with locked(self._folder / ".lock"):
             if not template.exists():
-                unfinished = self._folder / f".unfinished-{name}"
+                unfinished = self._folder / f".unfinished-{closed.print}"
                 if unfinished.exists():
                     shutil.rmtree(unfinished)
                 try:
-                    _make_template(unfinished, self._own)
+                    _make_template(unfinished, closed)
                     unfinished.replace(template)
                 except BaseException:
                     # Half a template on a full disk would keep it full.
@@ -156,29 +159,6 @@ def fingerprint(own: Iterable[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def unreadable(top: Path, own: Iterable[Path]) -> list[tuple[str, ...]]:
-    """Paths below `top`, as their components, that must not enter: what "other" cannot read or pass through,
-    devices, sockets, and the guard's own."""
-    device = top.lstat().st_dev
-    left_out = {os.fsencode(path) for path in own}
-    found: list[tuple[str, ...]] = []
-    stack: list[tuple[bytes, tuple[str, ...]]] = [(os.fsencode(top), ())]
-    while stack:
-        folder, names = stack.pop()
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                here = (*names, os.fsdecode(entry.name))
-                if entry.path in left_out:
-                    found.append(here)
-                elif not entry.is_symlink():
-                    state = entry.stat(follow_symlinks=False)
-                    if not _open_to_all(state):
-                        found.append(here)
-                    elif stat.S_ISDIR(state.st_mode) and state.st_dev == device:
-                        stack.append((entry.path, here))
-    return found
-
-
 def _open_to_all(state: os.stat_result) -> bool:
     if stat.S_ISDIR(state.st_mode):
         return state.st_mode & 0o005 == 0o005
@@ -215,7 +195,7 @@ def _look_like(original: Path, copy: Path) -> None:
     os.utime(copy, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
-def _make_template(folder: Path, own: tuple[Path, ...]) -> None:
+def _make_template(folder: Path, closed: Found) -> None:
     root = folder / "root"
     root.mkdir(parents=True)
     root.chmod(0o755)
@@ -226,7 +206,7 @@ def _make_template(folder: Path, own: tuple[Path, ...]) -> None:
         elif _is_folder(original):
             (root / name).mkdir()
             _look_like(original, root / name)
-            hide(folder / "hide" / name, original, unreadable(original, own))
+            hide(folder / "hide" / name, original, closed.paths[str(original)])
     for name, mode in EMPTY_FOLDERS.items():
         (root / name).mkdir(exist_ok=True)
         (root / name).chmod(mode)

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from invigilator.profiles.policy import Policy, Syscalls
+from invigilator.sandbox.closed import Found
 from invigilator.sandbox.ids import COUNT, FIRST
 
 if TYPE_CHECKING:
     from conftest import Box, MakeBox
+
+    from invigilator.sandbox.process import ProcessBackend
 
 NAMESPACES = ("user", "mnt", "pid", "ipc", "uts", "cgroup", "net")
 
@@ -141,7 +144,8 @@ def test_nothing_enters_that_others_cannot_read(shared_box: Box) -> None:
 
 def test_a_file_that_is_closed_on_the_host_is_not_there(make_box: MakeBox, tmp_path: Path) -> None:
     """The trap: sandbox root owns what it sees, so a closed file in /usr must not be seen."""
-    from invigilator.sandbox.root import hide, unreadable
+    from invigilator.sandbox.closed import unreadable
+    from invigilator.sandbox.root import hide
 
     top = tmp_path / "usr"
     (top / "open").mkdir(parents=True)
@@ -154,6 +158,47 @@ def test_a_file_that_is_closed_on_the_host_is_not_there(make_box: MakeBox, tmp_p
     assert sorted(found) == [("open", "mine"), ("open", "secret"), ("shut",)]
     hide(tmp_path / "layer", top, found)
     assert (tmp_path / "layer" / "open" / "secret").is_char_device()
+
+
+def test_what_is_closed_afterwards_is_known_once_it_is_looked_for_again(tmp_path: Path) -> None:
+    from invigilator.sandbox.closed import Closed
+
+    top, record = tmp_path / "usr", tmp_path / "closed.json"
+    (top / "deep" / "er").mkdir(parents=True)
+    for name in ("open", "later"):
+        (top / "deep" / "er" / name).write_text(name)
+    first = Closed(record, [top], [])
+    before = first.current("state")
+    assert before.paths == {str(top): []}
+    (top / "deep" / "er" / "later").chmod(0o600)
+    (top / "deep" / "\udcff'\n").write_text("new")
+    (top / "deep" / "\udcff'\n").chmod(0o640)
+    assert Closed(record, [top], []).current("state") == before, "a young record is trusted"
+
+    closed = {str(top): [("deep", "er", "later"), ("deep", "\udcff'\n")]}
+    assert Closed(record, [top], []).current("packages changed").paths == closed
+    assert first.check("state").paths == closed and first.check("state").print != before.print
+    assert Closed(record, [top], []).current("state").paths == closed, "and so by the next agent"
+    (top / "deep" / "er" / "open").chmod(0o600)
+    old = Closed(record, [top], [], recheck_s=-1)
+    assert ("deep", "er", "open") in old.current("state").paths[str(top)], "an old record is not"
+    record.write_text("{}")
+    assert ("deep", "er", "open") in Closed(record, [top], []).current("state").paths[str(top)]
+
+
+def test_what_was_found_to_be_closed_makes_another_root(backend: ProcessBackend, tmp_path: Path) -> None:
+    roots = backend.machinery.roots
+    lowers = {lower.mount_point: lower.folders for lower in roots.default()}
+    assert lowers == {lower.mount_point: lower.folders for lower in roots.default()}
+    at, found = roots._closed._known or (0.0, Found("", {}))
+    more = {top: [*paths, ("share", "doc")] for top, paths in found.paths.items()}
+    try:
+        roots._closed._known = (at, Found(found.state, more))
+        [hiding, _] = {lower.mount_point: lower.folders for lower in roots.default()}["/usr"]
+        assert hiding not in lowers["/usr"] and (hiding / "share" / "doc").is_char_device()
+    finally:
+        roots._closed._known = (at, found)
+    assert lowers == {lower.mount_point: lower.folders for lower in roots.default()}
 
 
 def test_the_guard_itself_is_not_there(shared_box: Box, backend: object) -> None:
