@@ -223,8 +223,14 @@ class Kernel:
 
     def missed(self, programs: Sequence[str]) -> int:
         """Runs of the loaded ones that the kernel skipped because they were already running on that CPU."""
-        fds = [self._program_fd(program) for program in programs]
-        return sum(self._recursion_misses(fd) for fd in fds if fd >= 0)
+        # struct bpf_prog_info (linux/bpf.h): recursion_misses is the u64 at byte 208
+        info = ctypes.create_string_buffer(232)
+        missed = 0
+        for fd in (self._program_fd(program) for program in programs):
+            length = ctypes.c_uint32(len(info))
+            if fd >= 0 and not self._lib.bpf_obj_get_info_by_fd(fd, info, ctypes.byref(length)):
+                missed += int.from_bytes(info.raw[208:216], "little")
+        return missed
 
     def close(self) -> None:
         """Detach and unload everything."""
@@ -234,13 +240,6 @@ class Kernel:
         if self._object:
             self._lib.bpf_object__close(ctypes.c_void_p(self._object))
             self._object = 0
-
-    def _recursion_misses(self, fd: int) -> int:
-        # struct bpf_prog_info (linux/bpf.h): recursion_misses is the u64 at byte 208
-        info = np.zeros(232, np.uint8)
-        length = ctypes.c_uint32(info.nbytes)
-        failed = self._lib.bpf_obj_get_info_by_fd(fd, ctypes.c_void_p(info.ctypes.data), ctypes.byref(length))
-        return 0 if failed else int(info[208:216].view(np.uint64)[0])
 
     def _map(self, name: str) -> int:
         found = 0

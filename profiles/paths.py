@@ -7,6 +7,7 @@ the one escape, for names that are not UTF-8: `\\xNN` is the byte NN, `\\\\` a b
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 PATH_MAX = 4096
 """Longest path in bytes, its final NUL counted (linux/limits.h)."""
@@ -28,6 +29,7 @@ _PROC_ROOT = re.compile(rb"/proc/(?:self|thread-self|[0-9]+)(?:/task/[0-9]+)?/ro
 _ALIAS_HEADS = frozenset(alias[1:].split(b"/")[0] for alias, _ in ALIASES)
 
 
+@lru_cache(maxsize=4096)
 def to_bytes(path: str) -> bytes:
     """The bytes that a policy's path stands for. ValueError, with what to write, where it stands for none."""
     if not path.startswith("/"):

@@ -9,17 +9,16 @@ from pathlib import Path
 from invigilator.sandbox.base import Mount
 
 _MINOR_BITS = 20
+_LINE = re.compile(rb"^\d+ \d+ (\d+):(\d+) ([^ \n]+) ([^ \n]+) ", re.MULTILINE)
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
 def parse(mountinfo: bytes) -> list[Mount]:
     """Mounts of a /proc/PID/mountinfo (proc(5)), longest mount point first."""
-    found = []
-    for line in mountinfo.splitlines():
-        fields = line.split(b" ", 5)
-        major, _, minor = fields[2].partition(b":")
-        dev = int(major) << _MINOR_BITS | int(minor)
-        found.append(Mount(dev, _plain(fields[3]), _plain(fields[4])))
+    found = [
+        Mount(int(major) << _MINOR_BITS | int(minor), _plain(root), _plain(point))
+        for major, minor, root, point in _LINE.findall(mountinfo)
+    ]
     return sorted(found, key=lambda mount: len(mount.mount_point), reverse=True)
 
 
