@@ -1,9 +1,9 @@
 """What of the system's folders must not enter a sandbox, whose root passes every check of permissions: what
 "other" cannot read or pass through on the host, devices, sockets, and the guard's own.
 
-A file's mode tells it, and no folder's time, so all of it is walked: a second for 160,000 names. What was found
-holds for `RECHECK_S`, also for the next agent; then another walk is made beside the work. Where packages
-change, one is made at once.
+A file's mode tells it, and no folder's time, so all of it is walked: a second for 160,000 names. What was
+found holds for `RECHECK_S`, also for the next agent; then another walk is made beside the work. Where
+packages change, one is made at once.
 """
 
 from __future__ import annotations
