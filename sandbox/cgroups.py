@@ -15,6 +15,7 @@ import itertools
 import os
 import random
 import select
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,6 +70,15 @@ class SandboxCgroups:
             return [int(word) for word in (self.leaves[phase] / "cgroup.procs").read_text().split()]
         except OSError as error:
             raise SandboxError(f"the cgroup {self.leaves[phase]} cannot be read: {error.strerror}") from error
+
+    def signal(self, phase: PhaseName, number: int) -> None:
+        """To every process of a leaf; after SIGKILL it is empty."""
+        if number == signal.SIGKILL:
+            self.kill(phase)
+            return
+        for pid in self.processes(phase):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def populated(self, phase: PhaseName) -> bool:
         """Whether a process is in a phase's leaf."""

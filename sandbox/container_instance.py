@@ -21,14 +21,14 @@ from invigilator.sandbox import confinement, hidden, masks, network, root
 from invigilator.sandbox.base import Became, PutNetwork, SandboxError, SandboxSpec, UnavailableError
 from invigilator.sandbox.container_recipe import Furnishing
 from invigilator.sandbox.engine import PAUSE, Container, Engine, Image, Wanted
-from invigilator.sandbox.instance import ProcessSandbox
 from invigilator.sandbox.launching import Handles
 from invigilator.sandbox.machinery import Machinery
 from invigilator.sandbox.pause import pause
+from invigilator.sandbox.running import RunningSandbox
 from invigilator.sandbox.spec import Slot
 
 
-class ContainerSandbox(ProcessSandbox):
+class ContainerSandbox(RunningSandbox):
     """One sandbox, from the creation of its container to its removal."""
 
     def __init__(self, spec: SandboxSpec, shared: Machinery, engine: Engine) -> None:

@@ -64,6 +64,13 @@ class Layer:
             found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail
         )  # fmt: skip
 
+    def full(self) -> int | None:
+        """Bytes in use, where there is no room for more; None where there is, or it is gone."""
+        if self.fd < 0:
+            return None
+        size, free, inodes, free_inodes = self.usage()
+        return size - free if free < max(4096, size // 200) or (inodes and free_inodes < 8) else None
+
     def _written_bytes(self) -> int:
         """Without what ext4 keeps for itself, which `usage` does not count as free."""
         found = os.fstatvfs(self.fd)
