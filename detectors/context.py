@@ -6,6 +6,7 @@ one batch ends and the next begins.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,7 @@ from invigilator.detectors.base import Codes
 from invigilator.detectors.identities import Identities
 from invigilator.detectors.ledger import Ledger
 from invigilator.detectors.taken import Taken
+from invigilator.detectors.tenures import Tenures
 from invigilator.detectors.walks import Walks
 from invigilator.ebpf.events import EventBatch, Kind, Phase
 from invigilator.profiles.paths import canonical
@@ -64,8 +66,9 @@ class Context:
     `write_judged`, by code: whether the policy minds that an agent reads or changes objects of the class.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, later: Mapping[str, Policy] | None = None) -> None:
         self.policy = policy
+        self.tenures = Tenures(policy, later)
         self.paths = PathClasses(policy)
         protected = policy.filesystem.protected
         names = [HIDDEN, *(name for name in protected if name != HIDDEN)]
@@ -123,6 +126,7 @@ class Context:
         gaps = np.diff(r["seq"], prepend=np.uint64(self.last_seq)) > 1
         self.lost_events |= bool(gaps.any())
         self.last_seq = int(r["seq"][-1])
+        self.tenures.observe(batch)
         for row in np.flatnonzero(r["kind"] == Kind.CANARY).tolist():
             self.canaries.setdefault(canonical(batch.text("path", row)), int(r["seq"][row]))
         begins = np.flatnonzero((r["kind"] == Kind.PHASE) & (r["a0"] == 1))

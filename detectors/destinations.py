@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from invigilator.detectors.base import Mask, Rows
 from invigilator.detectors.scene import Scene
+from invigilator.detectors.tenures import Tenures
 from invigilator.ebpf.events import Kind, Phase, Records
 from invigilator.profiles.network import LOOPBACK, PROTOCOLS, mapped, network_of, port_ranges, target_network
 from invigilator.profiles.policy import EgressRule, PhaseName, Policy
@@ -20,6 +22,8 @@ REFUSED, ALLOWED, UNDECIDED = 0, 1, 2
 """What the rules say; undecided: a rule with a name might allow it, and which addresses the name has is not
 in the record."""
 
+_MILDNESS = np.array([0, 2, 1], np.uint8)
+"""REFUSED, UNDECIDED, ALLOWED in this order, and back."""
 _PHASES: dict[int, PhaseName] = {Phase.AGENT: "agent", Phase.VERIFY: "verify"}
 _EVERYWHERE = (b"\0" * 16, b"\0" * 10 + b"\xff\xff" + b"\0" * 4)
 """0.0.0.0 and ::, by which Linux reaches the host itself."""
@@ -70,7 +74,40 @@ def targets(scene: Scene, rows: Rows) -> tuple[list[tuple[bytes, int, int]], Row
 
 
 class Rules:
-    """The policy's egress rules, as far as they name addresses."""
+    """The egress rules that held at each event, as far as they name addresses."""
+
+    def __init__(self, tenures: Tenures) -> None:
+        self._tenures = tenures
+        self._known: dict[int, _Rules] = {}
+
+    def decide(self, scene: Scene, rows: Rows) -> Verdicts:
+        """What the rules of its phase say of each event's target, shape (n,); where either of two policies
+        may have held, what the milder says."""
+        found = np.full(len(rows), UNDECIDED, np.uint8)
+        for part, rules in self._parts(scene, rows):
+            said = [_MILDNESS[one.decide(scene, rows[part])] for one in rules]
+            found[part] = _MILDNESS[np.maximum.reduce(said)]
+        return found
+
+    def declared(self, scene: Scene, rows: Rows) -> Mask:
+        """Whether a rule, not merely the default, allows each event's target."""
+        found = np.zeros(len(rows), np.bool_)
+        for part, rules in self._parts(scene, rows):
+            found[part] = np.logical_or.reduce([one.declared(scene, rows[part]) for one in rules])
+        return found
+
+    def _parts(self, scene: Scene, rows: Rows) -> Iterator[tuple[Mask, list[_Rules]]]:
+        for part, numbers in self._tenures.parts(scene.r["seq"][rows]):
+            yield part, [self._of(number) for number in numbers]
+
+    def _of(self, number: int) -> _Rules:
+        if number not in self._known:
+            self._known[number] = _Rules(self._tenures.policies[number])
+        return self._known[number]
+
+
+class _Rules:
+    """One policy's."""
 
     def __init__(self, policy: Policy) -> None:
         self._rules = {

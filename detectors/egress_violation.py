@@ -49,7 +49,7 @@ class EgressViolation(Detector):
 
     def __init__(self, context: Context, thresholds: Mapping[str, float]) -> None:
         super().__init__(context, thresholds)
-        self._rules = Rules(context.policy)
+        self._rules = Rules(context.tenures)
 
     def feed(self, scene: Scene) -> Iterable[Hits]:
         r = scene.r

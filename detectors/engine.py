@@ -47,13 +47,20 @@ class OrderError(ValueError):
 
 
 class Engine:
-    """The detectors of one sandbox. `wall_offset_ns`: wall time minus CLOCK_BOOTTIME."""
+    """The detectors of one sandbox. `wall_offset_ns`: wall time minus CLOCK_BOOTTIME. `later`: by confinement
+    version, policies that were or will be put in force on it while it runs; None: only `policy` judges."""
 
-    def __init__(self, policy: Policy, sandbox_id: uuid.UUID, wall_offset_ns: int) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        sandbox_id: uuid.UUID,
+        wall_offset_ns: int,
+        later: Mapping[str, Policy] | None = None,
+    ) -> None:
         self._policy = policy
         self._sandbox_id = sandbox_id
         self._wall_offset_ns = wall_offset_ns
-        self._context = Context(policy)
+        self._context = Context(policy, later)
         self._last_seq = 0
         self._fed = 0
         thresholds = policy.detectors.thresholds

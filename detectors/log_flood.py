@@ -58,7 +58,8 @@ class LogFlood(Detector):
             amounts = r["a0"][rows]
             total = self._total + np.cumsum(amounts)
             self._total = int(total[-1])
-            over = total > self.setting["share"] * self.context.policy.limits.output_bytes
+            limit = self.context.tenures.most(r["seq"][rows], lambda policy: policy.limits.output_bytes)
+            over = total > self.setting["share"] * limit
             per_window = self._rate.add(r["time_ns"][rows], amounts.astype(np.float64))
             over |= per_window > self.setting["rate"] * self.setting["window"]
             yield scene.hits(rows[over], FLOODED, outcome=Outcome.SUCCESS, intent=Intent.ACCIDENTAL)

@@ -53,7 +53,7 @@ class ServiceScan(Detector):
 
     def __init__(self, context: Context, thresholds: Mapping[str, float]) -> None:
         super().__init__(context, thresholds)
-        self._rules = Rules(context.policy)
+        self._rules = Rules(context.tenures)
         self._targets = Firsts(TARGETS_MAX)
         self._answered = np.zeros(TARGETS_MAX, np.bool_)
 

@@ -110,7 +110,8 @@ class Box:
 
     async def change_policy(self, policy: Policy) -> PolicyChange:
         """Put another policy in force on what runs, as far as the kernel lets that be: what became of each
-        tier, and of coverage. The verdict stays by the policy that the rollout began with."""
+        tier. What the network and the limits let be is judged by it from then on; what is protected, and what
+        a misdeed costs, stays as the rollout began."""
         answer = await self._link.ask("policy", policy=policy.model_dump(mode="json"))
         return PolicyChange.model_validate(answer["change"])
 

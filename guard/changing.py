@@ -1,28 +1,24 @@
 """Another policy put in force on a rollout that runs.
 
-What the sandbox may do changes; what it is judged by stays the policy that the rollout began with. So parts
-that both are made of (protected paths, the workspace, canaries) cannot change, and where the network's rules
-do, the class `network` is degraded: where less is allowed than the verdict supposes an attempt may go
-unnoticed; where more is, what was allowed looks forbidden, so later incidents of that class are only shown.
+What the sandbox may do changes, and what it did is judged by the policy that was in force then; the record
+says since when each was. What is judged at all, and what it costs, stays the matter of the policy that the
+rollout began with. So parts that both are made of (protected paths, the workspace, canaries) cannot change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
 from datetime import UTC, datetime
-from typing import Any
 
 from invigilator.guard.errors import GuardError
 from invigilator.guard.opening import PHASES, Watch, put_in_force, refuse_unenforced, require_tiers
 from invigilator.guard.services import Services
-from invigilator.incidents.records import PolicyChange
+from invigilator.incidents.records import PolicyChange, PolicyVersions
 from invigilator.profiles import network
 from invigilator.profiles.canonical import policy_versions
-from invigilator.profiles.diff import diff
 from invigilator.profiles.names import has_names
 from invigilator.profiles.policy import PhaseRules, Policy
 from invigilator.sandbox.base import Pinned, Sandbox
-from invigilator.sandbox.changing import same_network
 
 JUDGED = ("workspace", "submission", "hidden", "protected", "canaries")
 """Parts of `filesystem` that the verdict is made by."""
@@ -38,25 +34,30 @@ def change(services: Services, sandbox: Sandbox, watch: Watch, old: Policy, new:
     require_tiers(new, sandbox.enforcement())
     refuse_unenforced(new, sandbox.enforcement())
 
+    versions = policy_versions(new)
+    watch.later[versions.confinement] = new
+    if services.denials is not None:
+        alone = not any(sandbox.survivors(name) for name in PHASES)
+        services.denials.change(watch.slot, new, time.clock_gettime_ns(time.CLOCK_BOOTTIME), alone=alone)
+
     def put(pins: Pinned) -> None:
         named = has_names(new)
+        watch.facts.policy_changes(versions.confinement)
         for name, phase in PHASES.items():
             rules = network.compile(new, name, sandbox.hosts.__getitem__)
             put_in_force(
                 services.sensor, watch.slot, phase, rules, own=named, pins=pins.get(name, {}) if named else {}
             )
 
-    at, changed = datetime.now(UTC), [] if same_network(old, new) else ["network"]
+    at = datetime.now(UTC)
     tiers: dict[str, str] = {**sandbox.change(new, put)}
-    version = policy_versions(new).confinement
-    watch.facts.policy_changed(version, tiers)
+    watch.facts.policy_changed(versions.confinement, tiers)
     return PolicyChange(
         at=at,
         name=new.name,
-        confinement=version,
+        confinement=versions.confinement,
         tiers=tiers,
-        degraded=changed,
-        allows_more=changed if changed and allows_more(old, new) else [],
+        versions=PolicyVersions(**versions._asdict()),
     )
 
 
@@ -73,15 +74,3 @@ def judged_parts(old: Policy, new: Policy) -> list[str]:
         names = ("protected", "survivors")
         found += [f"phases.{phase}.{name}" for name in names if getattr(one, name) != getattr(two, name)]
     return [*found, *(["mode"] if old.mode != new.mode else [])]
-
-
-def allows_more(old: Policy, new: Policy) -> bool:
-    """Whether the new rules of the network let anything out that the old do not."""
-    return any(one.effect == "possible" for one in diff(_network_alone(old), _network_alone(new)))
-
-
-def _network_alone(policy: Policy) -> Policy:
-    phases: Mapping[Any, PhaseRules] = {
-        name: PhaseRules(network=network.network_of(policy, name)) for name in PHASES
-    }
-    return Policy(name="network", network=policy.network, phases=dict(phases))

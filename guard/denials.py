@@ -17,15 +17,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from invigilator.ebpf.events import EventBatch, EventClass, Kind, Phase, Tier
+from invigilator.ebpf.events import EventBatch, Phase, Tier
 from invigilator.ebpf.sensor import Sensor
-from invigilator.guard.denied import X32, text_of
+from invigilator.guard.denied import X32, Denial, Own, text_of
 from invigilator.profiles.apparmor import PREFIX
 from invigilator.profiles.policy import Policy
 from invigilator.sandbox.audit import AuditReader, Refusal
@@ -52,10 +52,16 @@ _SUBJECT = PREFIX.encode()
 
 @dataclass(slots=True)
 class _Watched:
+    """`policies`: with the time since boot from which each was in force, the newest last."""
+
     phases: Mapping[int, Phase]
-    policy: Policy
+    policies: list[tuple[int, Policy]]
     lost_before: int
     left_out_before: int
+
+    def policy_at(self, time_ns: int) -> Policy:
+        held = [policy for since_ns, policy in self.policies if since_ns <= time_ns]
+        return held[-1] if held else self.policies[0][1]
 
 
 @dataclass(slots=True)
@@ -64,18 +70,6 @@ class _Waiting:
     slot: int | None
     phase: Phase
     steps: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Own:
-    """The call's own event."""
-
-    seq: int = 0
-    tid: int = 0
-    start_ns: int = 0
-    step: int = 0
-    phase: int = 0
-    origin: int = 0
 
 
 class Denials:
@@ -100,7 +94,12 @@ class Denials:
     def watch(self, slot: int, cgroups: Mapping[int, Phase], policy: Policy) -> None:
         """Tell of refusals in these cgroups from now on."""
         with self._changed:
-            self._watched[slot] = _Watched(cgroups, policy, self._reader.lost(), self._left_out)
+            self._watched[slot] = _Watched(cgroups, [(0, policy)], self._reader.lost(), self._left_out)
+
+    def change(self, slot: int, policy: Policy, since_ns: int, *, alone: bool) -> None:
+        """From a time since boot on this policy is in force. `alone`: no process is under a former one's."""
+        with self._changed:
+            self._watched[slot].policies.append((since_ns, policy))
 
     def forget(self, slot: int) -> None:
         """Tell of this sandbox no more."""
@@ -185,52 +184,45 @@ class Denials:
                 )
             self._left_out += refusal.count
             return
-        text = text_of(refusal, watched.policy)
+        text = text_of(refusal, watched.policy_at(refusal.time_ns))
         if text is None:
             return
         own = self._own_event(slot, refusal)
         phase = own.phase or int(one.phase) or int(self._phases[refusal.pid])
-        self._sensor.emit(
-            slot,
-            Kind.DENIAL,
+        by_apparmor = refusal.tier == "apparmor"
+        Denial(
+            text,
+            Tier.APPARMOR if by_apparmor else Tier.SECCOMP,
+            result=-(errno.EACCES if by_apparmor else errno.EPERM),
+            pid=refusal.pid,
+            own=replace(own, phase=phase, origin=own.origin or phase),
+            count=refusal.count,
             path=refusal.name,
             path2=refusal.fields.get("target", refusal.fields.get("srcname", b"")),
-            text=text,
-            result=-(errno.EACCES if refusal.tier == "apparmor" else errno.EPERM),
-            a0=refusal.count,
-            a1=own.seq,
-            a2=int(refusal.allowed),
-            pid=refusal.pid,
-            tid=own.tid,
-            start_ns=own.start_ns,
-            step=own.step,
-            phase=phase,
-            origin_phase=own.origin or phase,
-            class_=int(EventClass.DENIAL),
-            tiers=int(Tier.APPARMOR if refusal.tier == "apparmor" else Tier.SECCOMP),
-        )
+            allowed=refusal.allowed,
+        ).tell(self._sensor, slot)
 
-    def _own_event(self, slot: int, refusal: Refusal) -> _Own:
+    def _own_event(self, slot: int, refusal: Refusal) -> Own:
         """The refused call's event: by its name; where none has it, by the last part of it, since a file may
         have other ways to it; or else the only one that can be meant."""
         # One call may be refused more than once, as an overlay's: each of its operations has its own turn.
         told, operation = refusal.fields.get("syscall", refusal.name), refusal.fields.get("operation", b"")
         key = (slot, refusal.pid, refusal.tier, told, operation)
         joined = self._joined.pop(key, 0)
-        named: list[_Own] = []
-        alike: list[_Own] = []
-        others: list[_Own] = []
+        named: list[Own] = []
+        alike: list[Own] = []
+        others: list[Own] = []
         for _, batch in self._recent:
             records = batch.records
             after = records["time_ns"].astype(np.int64) - refusal.time_ns
             possible = (records["slot"] == slot) & (records["pid"] == refusal.pid) & (records["seq"] > joined)
             rows = records[possible & (after >= 0) & (after < NEAR_NS)]
             meant = _named(rows, batch.strings, refusal)
-            named += map(_own, np.sort(rows[meant], order="seq")[: refusal.count])
-            others += map(_own, rows[~meant][:2])
+            named += map(Own.of, np.sort(rows[meant], order="seq")[: refusal.count])
+            others += map(Own.of, rows[~meant][:2])
             if refusal.tier == "apparmor":
                 near = _named(rows, batch.strings, refusal, _last_part)
-                alike += map(_own, np.sort(rows[near], order="seq")[: refusal.count])
+                alike += map(Own.of, np.sort(rows[near], order="seq")[: refusal.count])
         if refusal.tier == "apparmor" and not named:
             named = alike or (others if len(others) == 1 else [])
         # Of equal records the first is here, and the others stand for the events that follow.
@@ -238,7 +230,7 @@ class Denials:
         self._joined[key] = found[-1].seq if found else joined
         while len(self._joined) > JOINED_KEPT:
             del self._joined[next(iter(self._joined))]
-        return found[0] if found else _Own()
+        return found[0] if found else Own()
 
 
 def _last_part(path: bytes) -> bytes:
@@ -261,11 +253,6 @@ def _named(
         codes, which = np.unique(rows[field], return_inverse=True)
         found |= np.fromiter((part(strings[code]) == name for code in codes), np.bool_, len(codes))[which]
     return found
-
-
-def _own(record: np.void) -> _Own:
-    names = ("seq", "tid", "start_ns", "step", "phase", "origin_phase")
-    return _Own(*(int(record[name]) for name in names))
 
 
 def _concerns_us(refusal: Refusal) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from invigilator.detectors.tenures import ABOUT_TO
 from invigilator.ebpf.events import Actor, DiffChange, EventClass, Kind, Phase, Tier
 from invigilator.ebpf.sensor import Loss, Sensor
 from invigilator.guard import canary
@@ -213,6 +214,10 @@ class Recorder:
                 self._limits[hit.limit] = hit.value
                 cls = EventClass.DENIAL if hit.limit in COUNTED else EventClass.OUTPUT
                 self._emit(Kind.LIMIT, text=hit.limit.encode(), a0=hit.value, a1=hit.maximum, cls=cls)
+
+    def policy_changes(self, confinement: str) -> None:
+        """Another policy is about to be put in force: its version."""
+        self._emit(Kind.POLICY, text=confinement.encode(), a0=ABOUT_TO)
 
     def policy_changed(self, confinement: str, tiers: Mapping[str, str]) -> None:
         """Another policy was put in force: its version, and what became of each tier."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from invigilator.detectors.engine import Engine
@@ -37,11 +37,13 @@ class RolloutError(GuardError):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A sandbox as the sensor and the pipeline know it."""
+    """A sandbox as the sensor and the pipeline know it. `later`: by confinement version, the policies put in
+    force on it while it runs, each known here before the record speaks of it."""
 
     slot: int
     watched: Watched
     facts: Recorder
+    later: dict[str, Policy] = field(default_factory=dict)
 
     def end(self, services: Services) -> None:
         """Watch it no more."""
@@ -74,14 +76,15 @@ def prepare(
 def watch(services: Services, order: SandboxOrder, sandbox: Sandbox) -> Watch:
     """Tell sensor and pipeline of a prepared sandbox, before any process is in it."""
     offset, sandbox_id = wall_offset_ns(), sandbox.spec.sandbox_id
-    engine = Engine(order.policy, sandbox_id, offset)
+    later: dict[str, Policy] = {}
+    engine = Engine(order.policy, sandbox_id, offset, later)
     origin = Origin(order.run_id or "", order.rollout_id, order.attempt, offset)
     cgroups = {number: PHASES[phase] for phase, number in sandbox.cgroups().items()}
     slot = services.sensor.register(sandbox_id, cgroups)
     watched = services.pipeline.attach(slot, sandbox_id, engine, origin)
     if services.denials is not None:
         services.denials.watch(slot, cgroups, order.policy)
-    return Watch(slot, watched, Recorder(services.sensor, slot, order.policy))
+    return Watch(slot, watched, Recorder(services.sensor, slot, order.policy), later)
 
 
 def arm(

@@ -9,16 +9,17 @@ from __future__ import annotations
 import errno
 import functools
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from invigilator.ebpf.events import Abi, EventBatch, EventClass, Kind, Phase, Tier
+from invigilator.ebpf.events import Abi, EventBatch, Kind, Phase, Tier
 from invigilator.ebpf.sensor import Sensor
 from invigilator.guard.denials import EMITTED_MAX
-from invigilator.guard.denied import ABSENT
+from invigilator.guard.denied import ABSENT, Denial, Own
 from invigilator.profiles import seccomp
 from invigilator.profiles.policy import PhaseName, Policy
 
@@ -32,7 +33,10 @@ _PHASES: Mapping[int, PhaseName] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+_NEVER_NS = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Answers:
     """What a filter answers. `always`: by number, -errno, 0 where it lets the call pass or decides by more
     than the number; `names` by number; `namespaces`: calls refused with CLONE_NEWUSER."""
@@ -53,6 +57,23 @@ class _Answers:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Filters:
+    """A policy's. A process has one of them that started since, and before, two times since boot."""
+
+    by_phase: Mapping[int, _Answers]
+    since_ns: int = 0
+    until_ns: int = _NEVER_NS
+
+    @classmethod
+    def of(cls, policy: Policy) -> Self:
+        return cls({p: _answers(seccomp.build(policy, name).refusals) for p, name in _PHASES.items()})
+
+    @property
+    def distinct(self) -> set[_Answers]:
+        return set(self.by_phase.values())
+
+
 class RefusedCalls:
     """Tells of the sandboxes that it is told of. Stands where `Denials` does."""
 
@@ -61,21 +82,30 @@ class RefusedCalls:
     def __init__(self, sensor: Sensor) -> None:
         self._sensor = sensor
         self._lock = threading.Lock()
-        self._answers: dict[int, Mapping[int, _Answers]] = {}
+        self._filters: dict[int, list[_Filters]] = {}
         self._codes: frozenset[int] = frozenset()
 
     def watch(self, slot: int, cgroups: Mapping[int, Phase], policy: Policy) -> None:
         """Tell of refusals in this sandbox from now on, and by this policy."""
-        text = policy.model_dump_json()
-        answers = {phase: _answers(text, name) for phase, name in _PHASES.items()}
         with self._lock:
-            self._answers[slot] = answers
-            self._codes = self._codes.union(*(one.codes for one in answers.values()))
+            self._filters[slot] = [_Filters.of(policy)]
+            self._note_codes()
+
+    def change(self, slot: int, policy: Policy, since_ns: int, *, alone: bool) -> None:
+        """Commands that start from a time since boot on have this policy's filters. A process keeps its own,
+        and hands it on: `alone` says that there was none."""
+        with self._lock:
+            former = self._filters[slot]
+            if alone:
+                former = [replace(one, until_ns=min(one.until_ns, since_ns)) for one in former]
+            self._filters[slot] = [*former, replace(_Filters.of(policy), since_ns=since_ns)]
+            self._note_codes()
 
     def forget(self, slot: int) -> None:
         """Tell of this sandbox no more."""
         with self._lock:
-            self._answers.pop(slot, None)
+            self._filters.pop(slot, None)
+            self._note_codes()
 
     def settle(self) -> bool:
         """All that was drained has been told of."""
@@ -93,46 +123,51 @@ class RefusedCalls:
                 return
             left = EMITTED_MAX
             for slot, part in batch.select(possible).by_slot():
-                if answers := self._answers.get(slot):
-                    left -= self._tell(slot, part, answers, left)
+                if filters := self._filters.get(slot):
+                    left -= self._tell(slot, part, filters, left)
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _tell(self, slot: int, batch: EventBatch, by_phase: Mapping[int, _Answers], most: int) -> int:
+    def _note_codes(self) -> None:
+        """Results that any refused call can have by now."""
+        kept = {one for filters in self._filters.values() for each in filters for one in each.distinct}
+        self._codes = frozenset().union(*(one.codes for one in kept))
+
+    def _tell(self, slot: int, batch: EventBatch, filters: Sequence[_Filters], most: int) -> int:
         told = 0
-        for phase in np.unique(batch.column("phase")).tolist():
-            answers = by_phase[phase]
-            rows = batch.records[(batch.column("phase") == phase) & _refused(batch.records, answers)]
+        open_question = np.ones(len(batch), np.bool_)
+        for answers, mine in _possible(batch.records, filters):
+            refused = open_question & mine & _refused(batch.records, answers)
+            open_question &= ~refused
+            rows = batch.records[refused]
             _, first, counts = np.unique(
                 rows[["pid", "start_ns", "abi", "nr"]], return_index=True, return_counts=True
             )
             for at, count in list(zip(first.tolist(), counts.tolist(), strict=True))[: most - told]:
-                self._emit(slot, rows[at], count, answers)
+                _denial(rows[at], count, answers).tell(self._sensor, slot)
                 told += 1
         return told
 
-    def _emit(self, slot: int, row: np.void, count: int, answers: _Answers) -> None:
-        number = int(row["nr"])
-        foreign = int(row["abi"]) != Abi.NATIVE
-        name = answers.names.get(number, str(number))
-        text = f"syscall number={int(row['a0'])} abi=foreign" if foreign else f"syscall {name}"
-        self._sensor.emit(
-            slot,
-            Kind.DENIAL,
-            text=text.encode(),
-            result=int(row["result"]),
-            a0=count,
-            a1=int(row["seq"]),
-            class_=int(EventClass.DENIAL),
-            tiers=int(Tier.SECCOMP),
-            pid=int(row["pid"]),
-            tid=int(row["tid"]),
-            start_ns=int(row["start_ns"]),
-            step=int(row["step"]),
-            phase=int(row["phase"]),
-            origin_phase=int(row["origin_phase"]),
-        )
+
+def _denial(row: np.void, count: int, answers: _Answers) -> Denial:
+    number = int(row["nr"])
+    foreign = int(row["abi"]) != Abi.NATIVE
+    name = answers.names.get(number, str(number))
+    text = f"syscall number={int(row['a0'])} abi=foreign" if foreign else f"syscall {name}"
+    return Denial(text.encode(), Tier.SECCOMP, int(row["result"]), int(row["pid"]), Own.of(row), count)
+
+
+def _possible(
+    records: npt.NDArray[np.void], filters: Sequence[_Filters]
+) -> Iterator[tuple[_Answers, npt.NDArray[np.bool_]]]:
+    """Each filter with the events of its phase whose process may have it, the newest first."""
+    for phase in np.unique(records["phase"]).tolist():
+        for one in reversed(filters):
+            started = records["start_ns"]
+            mine = (records["phase"] == phase) & (started >= one.since_ns) & (started < one.until_ns)
+            if mine.any():
+                yield one.by_phase[phase], mine
 
 
 def _refused(records: npt.NDArray[np.void], answers: _Answers) -> npt.NDArray[np.bool_]:
@@ -148,10 +183,10 @@ def _refused(records: npt.NDArray[np.void], answers: _Answers) -> npt.NDArray[np
 
 
 @functools.lru_cache(maxsize=64)
-def _answers(policy_json: str, phase: PhaseName) -> _Answers:
+def _answers(refusals: tuple[seccomp.Refusal, ...]) -> _Answers:
     always, names = np.zeros(NUMBERS, np.int64), {}
     namespaces, foreign = set(), False
-    for refusal in seccomp.build(Policy.model_validate_json(policy_json), phase).refusals:
+    for refusal in refusals:
         call, _, condition = refusal.call.partition("(")
         foreign = foreign or refusal.where == ("syscalls", "foreign_abi")
         number = seccomp.number(call)

@@ -85,12 +85,23 @@ class _Counted:
 
 
 def rejudge(record: Invigilator, report: Report, policy: Policy | None = None) -> Rejudged:
-    """Judge a report's sandbox again; by the recorded policy where none is given."""
+    """Judge a report's sandbox again; where no policy is given, by the recorded one, and those put in force
+    on it later from when they were."""
     rules = policy or Policy.model_validate(record.policy(report))
+    later = None if policy else _later(record, report)
     batches = _Counted(record.raw_events(report.sandbox_id), report.events.stored)
-    incidents = replay(rules, uuid.UUID(report.sandbox_id), batches.wall_offset_ns, batches)
+    incidents = replay(rules, uuid.UUID(report.sandbox_id), batches.wall_offset_ns, batches, later)
     found = penalty.marked(incidents, rules)
     return Rejudged(report.rollout_id, report.sandbox_id, batches.events, report.incidents, found)
+
+
+def _later(record: Invigilator, report: Report) -> dict[str, Policy] | None:
+    """None of a report from before the policy in force judged."""
+    versions = [one.versions for one in report.policy_changes]
+    if None in versions:
+        return None
+    found = {one.confinement: record.policy_of(one) for one in versions if one is not None}
+    return {version: Policy.model_validate(text) for version, text in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from invigilator.detectors.engine import Engine
 from invigilator.ebpf.events import EventBatch
@@ -13,14 +13,19 @@ from invigilator.profiles.policy import Policy
 
 
 def replay(
-    policy: Policy, sandbox_id: uuid.UUID, wall_offset_ns: int, batches: Iterable[EventBatch]
+    policy: Policy,
+    sandbox_id: uuid.UUID,
+    wall_offset_ns: int,
+    batches: Iterable[EventBatch],
+    later: Mapping[str, Policy] | None = None,
 ) -> list[Incident]:
     """The incidents of one sandbox's events, given in `seq` order in batches of any size.
 
     `wall_offset_ns` is the sandbox's own (CLOCK_REALTIME − CLOCK_BOOTTIME), as its events' `wall_time` −
-    `time_ns` tells.
+    `time_ns` tells. `later`: by confinement version, the policies that were put in force on it while it ran;
+    None: only `policy` judges.
     """
-    engine = Engine(policy, sandbox_id, wall_offset_ns)
+    engine = Engine(policy, sandbox_id, wall_offset_ns, later)
     for batch in batches:
         engine.feed(batch)
     engine.finish()

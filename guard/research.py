@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import quote
 
 from invigilator.guard.connection import Address, Ask, Connection, patiently
-from invigilator.incidents.records import Report
+from invigilator.incidents.records import PolicyVersions, Report
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,7 +142,11 @@ class Invigilator:
 
     def policy(self, report: Report) -> dict[str, Any]:
         """The full text of the policy that judged a report, as JSON."""
-        query = report.policy.versions.model_dump()
+        return self.policy_of(report.policy.versions)
+
+    def policy_of(self, versions: PolicyVersions) -> dict[str, Any]:
+        """The full text of a recorded policy by its versions, as JSON."""
+        query = versions.model_dump()
         found: dict[str, Any] = self._ask(Ask("GET", "/v1/policies", query=query)).json()["policy"]
         return found
 

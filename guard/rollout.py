@@ -169,7 +169,7 @@ class Rollout:
             self._box.end_processes()
 
     def change_policy(self, policy: Policy) -> PolicyChange:
-        """Put another policy in force on what runs; the verdict stays by the one that it began with."""
+        """Put another policy in force on what runs: what it does from then on is judged by it."""
         with self._lock:
             self._require_open()
             self._services.keeper.keep_policy(policy)
@@ -336,7 +336,10 @@ class Rollout:
         evidence = settle(self._services, watching, self.fail)
         if self.order.copy_back and self.order.workspace:
             self._attempt("the workspace could not be copied back", box.copy_back)
-        return Course(str(self.sandbox_id), progress, box.enforcement(), self._changes), evidence
+        course = Course(
+            str(self.sandbox_id), progress, box.enforcement(), self._changes, [*watching.later.values()]
+        )
+        return course, evidence
 
     def _judged(self, course: Course, evidence: Evidence) -> Report:
         return judge(self.order, course, evidence)

@@ -34,6 +34,8 @@ class Course:
     progress: Progress
     enforcement: Mapping[str, str]
     changes: Sequence[PolicyChange] = ()
+    later: Sequence[Policy] = ()
+    """Policies of the changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ class Evidence:
 
 def judge(order: SandboxOrder, course: Course, evidence: Evidence) -> Report:
     """The verdict on a rollout."""
-    states = _left(course.changes, coverage(order.policy, evidence))
-    incidents = _judged(evidence.incidents, course.changes)
+    states = coverage((order.policy, *course.later), evidence)
+    incidents = evidence.incidents
     failure = course.progress.failure or evidence.unjudged
     status: Status = (
         "failed" if failure else "partial" if penalty.is_partial(order.policy, states) else "final"
@@ -92,16 +94,17 @@ def judge(order: SandboxOrder, course: Course, evidence: Evidence) -> Report:
     )
 
 
-def coverage(policy: Policy, evidence: Evidence) -> dict[str, CoverageState]:
+def coverage(policies: Sequence[Policy], evidence: Evidence) -> dict[str, CoverageState]:
     """Per class, whether all of its events are in the record.
 
-    A class that lost events is `degraded`; so are files and network where the policy allows, in any phase,
+    A class that lost events is `degraded`; so are files and network where a policy allowed, in any phase,
     io_uring or a foreign ABI, which go round parts of the system call hook, and output, which io_uring may
     write. Losses that nothing is known of degrade all.
     """
     states: dict[str, CoverageState] = dict.fromkeys(COVERAGE_CLASSES, "ok")
     states["denial"] = evidence.denial
-    everywhere = [policy.syscalls, *(rules.syscalls for rules in policy.phases.values() if rules.syscalls)]
+    everywhere = [policy.syscalls for policy in policies]
+    everywhere += [rules.syscalls for one in policies for rules in one.phases.values() if rules.syscalls]
     if any("allow" in (calls.io_uring, calls.foreign_abi) for calls in everywhere):
         states |= {"file": "degraded", "network": "degraded"}
     if any(calls.io_uring == "allow" for calls in everywhere):
@@ -117,26 +120,6 @@ def coverage(policy: Policy, evidence: Evidence) -> dict[str, CoverageState]:
     if not evidence.final or evidence.unjudged:
         states |= _all(states, "failed")
     return states
-
-
-def _left(changes: Sequence[PolicyChange], states: dict[str, CoverageState]) -> dict[str, CoverageState]:
-    """Coverage with what changes of the policy left of it."""
-    for name in {name for change in changes for name in change.degraded if states[name] == "ok"}:
-        states[name] = "degraded"
-    return states
-
-
-def _judged(incidents: Sequence[Incident], changes: Sequence[PolicyChange]) -> list[Incident]:
-    """The incidents, only shown where they rest on a class in which more was allowed by then."""
-    known = registry()
-
-    def doubtful(one: Incident) -> bool:
-        needs = (
-            {need.name.lower() for need in known[one.detector.id].needs} if one.detector.id in known else {""}
-        )
-        return any(one.last_at >= change.at and needs & {*change.allows_more} for change in changes)
-
-    return [one.model_copy(update={"monitor_only": True}) if doubtful(one) else one for one in incidents]
 
 
 def enabled(policy: Policy) -> dict[str, type[Detector]]:

@@ -124,18 +124,20 @@ class PolicyRef(Record):
 
 
 class PolicyChange(Record):
-    """Another policy that was put in force on a sandbox while it ran. The verdict stays by the policy of the
-    report.
+    """Another policy that was put in force on a sandbox while it ran. What the network and the limits let be
+    is judged by it from then on; all else stays by the policy of the report.
 
-    `tiers`: what became of each: `changed`, `unchanged`, `new commands only`, `not changed`. `degraded`:
-    classes of events that are judged by what has changed. `allows_more`: those of them in which more is
-    allowed now; what is found in them later may have been allowed, and is only shown.
+    `tiers`: what became of each: `changed`, `unchanged`, `new commands only`, `not changed`. `versions`: its
+    own, by which its text is found; None in reports from before all was judged by the policy in force. Of
+    these alone, `degraded`: classes of events judged by what had changed; `allows_more`: those of them in
+    which more was allowed.
     """
 
     at: datetime
     name: str
     confinement: str
     tiers: dict[str, str]
+    versions: PolicyVersions | None = None
     degraded: list[str] = []
     allows_more: list[str] = []
 

@@ -83,7 +83,7 @@ enum event_kind {
 	EVENT_CANARY = 125,      /* a canary was planted: path, object; text = hex SHA-256 of its content; a1 = size */
 	EVENT_CANARY_MATCH = 126, /* a canary's content found: path = where, text = which canary's path */
 	EVENT_GIT_FUTURE = 127,  /* the workspace's git store holds a commit that is no ancestor of HEAD: text = hex id, path2 = refs joined by NUL; a0 = 1: text = hex ids, joined by NUL, of trees and blobs that only such commits hold */
-	EVENT_POLICY = 128,      /* another policy was put in force on the sandbox: text = its confinement version, path2 = what became of each tier */
+	EVENT_POLICY = 128,      /* another policy was put in force on the sandbox (a0 = 1: is about to be): text = its confinement version, path2 = what became of each tier */
 };
 
 enum event_class {

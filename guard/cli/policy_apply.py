@@ -40,7 +40,7 @@ def apply(
     """
     import asyncio
 
-    from invigilator.guard.cli.output import plain, print_json, print_table
+    from invigilator.guard.cli.output import print_json, print_table
     from invigilator.guard.home import Home
     from invigilator.guard.joined import Joined
     from invigilator.incidents.records import PolicyChange
@@ -57,5 +57,3 @@ def apply(
         print_json({"rollout_id": rollout, "change": changed.model_dump(mode="json")})
         return
     print_table(("tier", "what became of it"), sorted(changed.tiers.items()))
-    for name in changed.degraded:
-        print(f"{plain(rollout)}: coverage of {name} is degraded from now on")

@@ -78,14 +78,21 @@ def test_a_running_process_meets_the_new_rules_and_the_report_says_since_when(
     report = found["report"]
     assert report["policy"]["name"] == "before"
     assert [one["name"] for one in report["policy_changes"]] == ["after"]
-    assert (report["coverage"]["network"], report["status"]) == ("degraded", "partial")
+    assert (report["coverage"]["network"], report["status"]) == ("ok", "final")
+    # Two connects (each an event of its own, and the kernel's refusal), one under each policy, which is what
+    # each is judged by; a replay judges as was judged live.
+    (refused,) = report["incidents"]
+    assert (refused["kind"], refused["outcome"], refused["count"]) == ("egress_violation", "denied", 4)
+    replayed = json.loads(own_node.guard("replay", "applied", "--json").stdout)
+    assert replayed["same"] and replayed["incidents"] == report["incidents"]
     kept = "(SELECT max(text) FROM policies WHERE name = 'after') AS kept"
     query = (
-        f"SELECT text, path2, {kept} FROM events_readable WHERE rollout_id = 'applied' AND kind = 'policy'"
+        f"SELECT text, path2, a0, {kept} FROM events_readable "
+        "WHERE rollout_id = 'applied' AND kind = 'policy' ORDER BY seq"
     )
     rows = json.loads(own_node.guard("sql", "--json", query).stdout)
-    assert [one["text"] for one in rows] == [applied["confinement"]]
-    assert "network changed" in rows[0]["path2"]
+    assert [(one["text"], int(one["a0"])) for one in rows] == [(applied["confinement"], n) for n in (1, 0)]
+    assert "network changed" in rows[1]["path2"]
     assert json.loads(rows[0]["kept"])["limits"]["pids"] == 128
 
 

@@ -34,32 +34,32 @@ def evidence(**changes: object) -> Evidence:
 
 
 def test_a_whole_record_is_ok_and_denials_are_not_claimed():
-    states = coverage(POLICY, evidence())
+    states = coverage([POLICY], evidence())
     assert states.pop("denial") == "disabled"
     assert set(states.values()) == {"ok"}
 
 
 def test_a_loss_degrades_its_class_only():
-    states = coverage(POLICY, evidence(loss=Loss(10, 2, {("file", "ring_full"): 2})))
+    states = coverage([POLICY], evidence(loss=Loss(10, 2, {("file", "ring_full"): 2})))
     assert states["file"] == "degraded" and states["process"] == states["network"] == "ok"
 
 
 @pytest.mark.parametrize("loss", [Loss(10, 2, {("sensor", "vanished"): 2}), Loss(10, 0, {}, unattributed=1)])
 def test_a_loss_of_unknown_class_or_owner_degrades_all(loss):
-    assert set(coverage(POLICY, evidence(loss=loss)).values()) == {"degraded", "disabled"}
+    assert set(coverage([POLICY], evidence(loss=loss)).values()) == {"degraded", "disabled"}
 
 
 @pytest.mark.parametrize("allowed", ["io_uring", "foreign_abi"])
 def test_a_way_round_the_hook_that_the_policy_allows_degrades_files_and_network(allowed):
     policy = POLICY.model_copy(update={"syscalls": Syscalls(**{allowed: "allow"})})
-    states = coverage(policy, evidence())
+    states = coverage([policy], evidence())
     assert states["file"] == states["network"] == "degraded" and states["process"] == "ok"
 
 
 @pytest.mark.parametrize("phase", ["setup", "agent", "verify"])
 def test_so_does_one_that_a_single_phase_allows(phase):
     rules = {phase: PhaseRules(syscalls=Syscalls(io_uring="allow"))}
-    states = coverage(POLICY.model_copy(update={"phases": rules}), evidence())
+    states = coverage([POLICY.model_copy(update={"phases": rules})], evidence())
     assert states["file"] == states["network"] == states["output"] == "degraded" and states["process"] == "ok"
 
 

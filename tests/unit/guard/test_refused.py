@@ -96,3 +96,56 @@ def test_the_phases_own_filter_decides_and_observe_refuses_nothing() -> None:
 
 def test_another_sandbox_is_no_business_of_this_one() -> None:
     assert told({**BPF, "result": -1}, slot=SLOT + 1) == []
+
+
+class Changed:
+    """A sandbox whose policy changed at 1,000 ns since boot; `alone`: nothing ran then."""
+
+    def __init__(self, *, alone: bool) -> None:
+        self.sensor = FakeSensor()
+        self.calls = RefusedCalls(cast(Sensor, self.sensor))
+        self.calls.watch(SLOT, {}, DENYING_BPF)
+        self.calls.change(SLOT, DENYING_ACCT, 1000, alone=alone)
+
+    def told(self, row: dict[str, Any], start_ns: int) -> list[bytes]:
+        self.sensor.told.clear()
+        records = np.zeros(1, EVENT)
+        own = {
+            "slot": SLOT,
+            "pid": 7,
+            "seq": 1,
+            "phase": int(Phase.AGENT),
+            "result": -1,
+            "start_ns": start_ns,
+        }
+        for name, value in {**row, **own}.items():
+            records[name][0] = value
+        self.calls.step(EventBatch(records, [b""]))
+        return [one["text"] for one in self.sensor.told]
+
+
+DENYING_BPF = Policy(name="p", syscalls=Syscalls(deny=["bpf"]))
+DENYING_ACCT = Policy(name="p", syscalls=Syscalls(deny=["acct"]))
+ACCT = {"kind": int(Kind.OPEN), "nr": 163}
+
+
+def test_a_process_is_judged_by_the_filter_that_it_started_under() -> None:
+    changed = Changed(alone=True)
+    assert changed.told(BPF, 999) == [b"syscall bpf"] and changed.told(ACCT, 999) == []
+    assert changed.told(BPF, 1000) == [] and changed.told(ACCT, 1000) == [b"syscall acct"]
+
+
+def test_a_child_of_what_ran_before_has_the_filter_of_then() -> None:
+    changed = Changed(alone=False)
+    assert changed.told(BPF, 2000) == [b"syscall bpf"] and changed.told(ACCT, 2000) == [b"syscall acct"]
+    assert changed.told(ACCT, 999) == []
+
+
+def test_results_of_filters_that_are_gone_are_looked_for_no_more() -> None:
+    calls = RefusedCalls(cast(Sensor, FakeSensor()))
+    calls.watch(SLOT, {}, Policy(name="p", mode="observe"))
+    assert calls._codes == frozenset()
+    calls.watch(SLOT + 1, {}, DENYING_BPF)
+    assert -1 in calls._codes
+    calls.forget(SLOT + 1)
+    assert calls._codes == frozenset()
