@@ -9,7 +9,8 @@ from pathlib import Path
 
 from invigilator.guard.probes.finding import Finding, State
 
-CONTROLLERS = ("memory", "pids", "cpu")
+CONTROLLERS = {"memory": "memory", "pids": "pids", "cpu": "cpu", "io": "blkio"}
+"""Name in v2 → name in v1."""
 NEED_ROOT = "run as root"
 
 
@@ -40,9 +41,9 @@ def findings() -> Iterator[Finding]:
     root = v2_root()
     v2 = set((root / "cgroup.controllers").read_text().split()) if root else set()
     v1 = {name: point for point, kind, options in mounts() if kind == "cgroup" for name in options.split(",")}
-    for controller in CONTROLLERS:
-        folder = root if controller in v2 and root else Path(v1.get(controller, ""))
-        where = f"v2 at {root}" if controller in v2 else f"v1 at {v1[controller]}" if controller in v1 else ""
+    for controller, older in CONTROLLERS.items():
+        folder = root if controller in v2 and root else Path(v1.get(older, ""))
+        where = f"v2 at {root}" if controller in v2 else f"v1 at {v1[older]}" if older in v1 else ""
         writable = bool(where) and os.access(folder, os.W_OK)
         state: State = "yes" if writable else "partly" if where else "no"
         detail = (where if writable else f"{where}, not writable for this user") if where else "not mounted"
