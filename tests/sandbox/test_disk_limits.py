@@ -96,11 +96,12 @@ def test_the_kernel_is_asked_whether_they_are_in_force(make_box: MakeBox) -> Non
 
 
 def test_a_process_that_waits_for_a_slow_disk_can_be_halted_and_ended(make_box: MakeBox) -> None:
-    """One write of 128 MiB at a MiB a second: for two minutes no signal would reach it."""
+    """Writes of 128 MiB at a MiB a second: for two minutes no signal would reach one."""
     box = make_box(policy_of(write_bytes_per_s=MIB))
     found = box.sandbox._groups.disks
     assert found is not None
-    command, out, err = box.spawn("dd", "if=/dev/zero", "of=/root/file", "bs=128M", "count=1", "oflag=direct")
+    script = "while dd if=/dev/zero of=/root/file bs=128M count=1 oflag=direct; do :; done"
+    command, out, err = box.spawn("bash", "-c", script)
     while not any(number for (_, name), number in found._counts().items() if name == "write_bytes_per_s"):
         assert command.poll() is None, os.read(err, 4096)
         time.sleep(0.01)
