@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from invigilator.profiles import access as access_rules
 from invigilator.profiles import binds, capabilities, network, seccomp
 from invigilator.profiles.access import SIDES
-from invigilator.profiles.apparmor import raw
+from invigilator.profiles.apparmor import raw, sockets
 from invigilator.profiles.endpoints import address_of, egress_decides, endpoint, is_own_loopback
 from invigilator.profiles.errors import Place
 from invigilator.profiles.library import Loaded
@@ -78,9 +78,9 @@ def explain(
     """
     asked = _Question(policy, phase, tiers)
     if action == "connect":
-        return asked.connect(_text(target), resolve)
+        return asked.socket(action, _text(target), asked.connect(_text(target), resolve))
     if action == "bind":
-        return asked.bind(_text(target))
+        return asked.socket(action, _text(target), asked.bind(_text(target)))
     if action == "syscall":
         return asked.syscall(_text(target))
     if action == "capability":
@@ -119,6 +119,16 @@ class _Question:
         tier = self._denying_tier(rule.name) if access == "deny" else "tracepoint"
         also = ("apparmor",) if access == "deny" and tier != "apparmor" else ()
         return self._answer(action, shown, _VERDICTS[access], words, where, tier, also=also)
+
+    def socket(self, action: Literal["connect", "bind"], target: str, found: Explanation) -> Explanation:
+        """`found`, unless AppArmor refuses the socket that it is about."""
+        host, _, protocol = endpoint(target, lowest=0)
+        address = address_of(host)
+        version = address.version if address else None
+        for rule, where in raw.of(self._policy, self._phase) if found.verdict == "allowed" else ():
+            if rule.deny and sockets.is_about(rule, version, protocol):
+                return self._answer(action, target, "denied", f"apparmor.raw: {rule.text}", where, "apparmor")
+        return found
 
     def connect(self, target: str, resolve: network.Resolver | None) -> Explanation:
         host, port, protocol = endpoint(target)

@@ -136,6 +136,8 @@ static int attempt(const char *call)
 	if (IS("personality_no_randomize")) return of(syscall(SYS_personality, 0x0040000UL));
 	if (!strncmp(call, "ioctl=", 6)) return ioctl_null(strtoul(call + 6, NULL, 0));
 	if (!strncmp(call, "int80_ioctl=", 12)) return int80(54, 0, (long)strtoul(call + 12, NULL, 0), 0);
+	/* arch/x86/entry/syscalls/syscall_64.tbl: x32 has an ioctl of its own */
+	if (!strncmp(call, "x32_ioctl=", 10)) return of(syscall(X32_SYSCALL_BIT | 514, 0, strtoul(call + 10, NULL, 0), 0));
 	if (IS("x32_getpid")) return of(syscall(X32_SYSCALL_BIT | SYS_getpid));
 	fprintf(stderr, "no call %s\n", call);
 	exit(2);

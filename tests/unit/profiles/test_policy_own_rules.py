@@ -104,6 +104,41 @@ def test_capabilities_are_explained() -> None:
         explain.explain(loaded, "agent", "capability", "sys_magic")
 
 
+SOCKETS = [
+    ("deny network", ["192.0.2.1:80", "192.0.2.1:80/udp", "[2001:db8::1]:80", "a.org:80"]),
+    ("deny network inet", ["192.0.2.1:80", "192.0.2.1:80/udp", "a.org:80"]),
+    ("deny network inet6 stream", ["[2001:db8::1]:80", "a.org:80"]),
+    ("deny network dgram", ["192.0.2.1:80/udp"]),
+    ("deny network inet tcp", ["192.0.2.1:80", "a.org:80"]),
+    ("deny network raw", []),
+    ("deny network netlink", []),
+    ("network inet stream", []),
+]
+
+
+@pytest.mark.parametrize(("rule", "refused"), SOCKETS)
+def test_a_socket_that_apparmor_refuses_is_explained_by_its_rule(rule: str, refused: list[str]) -> None:
+    body = f"network: {{default_action: allow}}\napparmor:\n  raw:\n    - {rule}\n"
+    loaded = library.load_text(f"version: 1\nname: t\nrequire: [apparmor]\n{body}", "t.yaml")
+    for target in ("192.0.2.1:80", "192.0.2.1:80/udp", "[2001:db8::1]:80", "a.org:80"):
+        found = explain.explain(loaded, "agent", "connect", target)
+        if target not in refused:
+            assert (found.verdict, found.tier) == ("allowed", "cgroup"), str(found)
+            continue
+        assert (found.verdict, found.tier, str(found.place)) == ("denied", "apparmor", "t.yaml:7:7"), target
+        assert found.rule == f"apparmor.raw: {rule}"
+    bound = explain.explain(loaded, "agent", "bind", "192.0.2.1:0")
+    assert (bound.verdict == "denied") == ("192.0.2.1:80" in refused)
+
+
+def test_what_the_network_refuses_is_explained_by_its_own_rule_first() -> None:
+    loaded = library.load_text("version: 1\nname: t\napparmor: {raw: [deny network]}\n")
+    assert explain.explain(loaded, "agent", "connect", "192.0.2.1:80").tier == "network"
+    bare = explain.explain(loaded, "agent", "connect", "127.0.0.1:80")
+    assert (bare.verdict, bare.enforced) == ("denied", False)
+    assert "it needs apparmor" in str(bare)
+
+
 def test_every_capability_of_the_kernel_is_known() -> None:
     header = Path("/usr/include/linux/capability.h").read_text()
     named = {word.lower() for word in re.findall(r"#define CAP_(\w+)\s+\d+", header)}

@@ -199,8 +199,10 @@ def test_every_extent_ioctl_is_refused_where_denied_in_each_abi(
     assert attempt(probe, both, f"ioctl={number:#x}", tmp_path) == errno.EOPNOTSUPP
     assert attempt(probe, both, f"ioctl={number | 1 << 40:#x}", tmp_path) == errno.EOPNOTSUPP
     assert attempt(probe, both, f"int80_ioctl={number:#x}", tmp_path) == errno.EOPNOTSUPP
+    assert attempt(probe, both, f"x32_ioctl={number:#x}", tmp_path) == errno.EOPNOTSUPP
     alone = seccomp.compile(Policy(name="x", syscalls=Syscalls(extent_exchange="deny")), "agent")
     assert attempt(probe, alone, f"int80_ioctl={number:#x}", tmp_path) == ENOSYS
+    assert attempt(probe, alone, f"x32_ioctl={number:#x}", tmp_path) == ENOSYS
 
 
 def test_in_an_allowed_foreign_abi_the_other_refusals_hold_too(probe: Path, tmp_path: Path) -> None:
