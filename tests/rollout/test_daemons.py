@@ -109,6 +109,15 @@ def test_a_killed_run_leaves_nothing_and_is_reported_as_failed(node):
     assert len(rows) == 1 and rows[0]["status"] == "failed" and "went away" in str(rows[0]["failure"])
 
 
+def test_an_interrupted_run_leaves_nothing(node):
+    process = begin(node, "(trap '' INT; exec sleep 7776) & exec sleep 7776", "--rollout", "interrupted")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=180)
+    assert process.returncode == 130
+    assert not of_sandboxes("7776")
+    assert not list(node.home.rollouts.iterdir()) and not cgroups(node.pid("agent"))
+
+
 def test_a_killed_agent_takes_its_sandboxes_along_and_the_run_says_so(own_node, tmp_path):
     report = tmp_path / "report.json"
     options = ("--rollout", "orphan", "--report", str(report))

@@ -81,6 +81,18 @@ def test_every_event_is_stored_and_shipped(node, policy, repository):
     assert found == [{"n": events["produced"]}]
 
 
+def test_a_final_record_holds_the_end_of_every_process(node):
+    """Final: nobody is left in the sandbox, and all that was done until then has been read."""
+    script = "for n in 1 2 3; do (while :; do /bin/true; done) & done; for n in 1 2 3 4; do /bin/true; done"
+    run = node.run("--policy", "swe-task", "--rollout", "whole", command=script)
+    assert (run.report["status"], run.report["watermark"]) == ("final", run.report["events"]["produced"])
+    # Facts of the agent's own are from 120 on; sums of output are nobody's.
+    process = "uniqExactIf((pid, start_ns), pid > 0 AND kind < 120"
+    counted = f"{process}) AS seen, {process} AND kind = 3) AS ended"
+    [row] = ask(node, f"SELECT {counted} FROM events WHERE rollout_id = 'whole'")
+    assert int(row["seen"]) == int(row["ended"]) > 3
+
+
 def ask(node, sql):
     done = node.guard("sql", "--json", sql)
     assert done.returncode == 0, done.stderr

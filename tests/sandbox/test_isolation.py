@@ -87,6 +87,11 @@ def test_nested_user_namespaces_where_the_policy_allows(make_box: MakeBox) -> No
     assert inside.code != 0
 
 
+def test_user_namespaces_are_bounded_by_none(shared_box: Box) -> None:
+    """Whatever refuses the call, the kernel would too."""
+    assert shared_box.sh("cat /proc/sys/user/max_user_namespaces").out == b"0\n"
+
+
 def test_other_processes_are_not_to_be_seen(shared_box: Box) -> None:
     numbers = [int(word) for word in shared_box.sh("ls /proc | grep -E '^[0-9]+$'").text.split()]
     assert 1 in numbers and len(numbers) < 8
@@ -241,6 +246,33 @@ def test_a_seccomp_filter_answers_with_errno(shared_box: Box) -> None:
     io_uring = "import ctypes;l=ctypes.CDLL(None,use_errno=True);print(l.syscall(425,8,0),ctypes.get_errno())"
     answer = python(shared_box, io_uring).split()
     assert answer[0] == b"-1" and int(answer[1]) in (1, 38)
+
+
+FOREIGN = """
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(void) {
+  long int80 = 20, x32; /* getpid by either */
+  __asm__ volatile("int $0x80" : "+a"(int80) : : "memory");
+  x32 = syscall(0x40000000 | 39);
+  printf("%s %s\\n", int80 > 0 ? "allowed" : int80 == -EPERM || int80 == -ENOSYS ? "errno" : "other",
+         x32 > 0 ? "allowed" : errno == EPERM || errno == ENOSYS ? "errno" : "other");
+  return 7;
+}
+"""
+
+
+def test_foreign_abis_are_answered_with_errno_and_kill_nobody(make_box: MakeBox) -> None:
+    def told(box: Box) -> tuple[list[bytes], str, int]:
+        box.sandbox.write_file("/tmp/foreign.c", FOREIGN.encode())
+        result = box.sh("gcc -o /tmp/foreign /tmp/foreign.c && exec /tmp/foreign", timeout_s=60)
+        return result.out.split(), result.status.reason, result.code
+
+    assert told(make_box()) == ([b"errno", b"errno"], "exited", 7)
+    allowing = make_box(Policy(name="foreign", syscalls=Syscalls(foreign_abi="allow")))
+    (int80, _), reason, code = told(allowing)  # x32 is not in every kernel
+    assert (int80, reason, code) == (b"allowed", "exited", 7)
 
 
 def test_no_link_but_loopback_without_egress(shared_box: Box) -> None:

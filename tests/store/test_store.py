@@ -180,6 +180,15 @@ def test_migrations_are_applied_once_and_a_changed_one_is_refused(store: Store, 
         migrations.apply(store._engine, copied)
 
 
+def test_the_database_is_atomic(store: Store, target: str) -> None:
+    """So that a table or view is replaced in one step."""
+    name = target.rpartition("/")[2] if target.startswith("http") else "invigilator"
+    found = store._engine.select(
+        f"SELECT engine = 'Atomic' AS yes FROM system.databases WHERE name = '{name}'"
+    )
+    assert found["yes"].to_pylist() == [1]
+
+
 def test_a_migration_cut_short_is_finished_by_the_next_start(target: str) -> None:
     store = Store.open(target)
     store._engine.command(migrations.migrations()[0].statements()[0])
