@@ -116,7 +116,14 @@ class Shipper:
         self._disconnect()
 
     def _send_pending(self) -> None:
-        client = self._connect()
+        try:
+            self._send_all(self._connect())
+        except httpx.ConnectError:
+            # The node's own serve ends when it is idle. To begin it anew takes its time, and is no trouble.
+            self._disconnect()
+            self._send_all(self._connect())
+
+    def _send_all(self, client: httpx.Client) -> None:
         while segments := self._spool.pending():
             for group in _groups(segments):
                 if self._stopping.is_set():
