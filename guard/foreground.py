@@ -74,6 +74,9 @@ class Foreground:
         if plan.verify is not None and self._interrupted is None:
             await self._box.phase("verify")
             await self._platform(plan.verify)
+            if self._interrupted is not None and not done.code:
+                # What comes after it in a script must not take a half verified rollout for a good one.
+                return await self._conclude(128 + self._interrupted, None)
         return await self._conclude(done.code, None)
 
     async def _failed(self, error: GuardError) -> Outcome:
@@ -84,8 +87,8 @@ class Foreground:
             raise error from None
 
     async def _conclude(self, code: int, failure: str | None) -> Outcome:
-        """An interrupted rollout is no verdict on the agent, but the exit status stays the command's own; so
-        it does where its output is lost, as script(1) has it."""
+        """An interrupted rollout is no verdict on the agent, but the exit status stays `code`; so it does
+        where the command's output is lost, as script(1) has it."""
         if self._interrupted is not None:
             failure = failure or f"interrupted by {signal.Signals(self._interrupted).name}"
         report = await self._box.verdict(failure=failure)

@@ -155,6 +155,8 @@ class Command(Process):
         if stage != _STAGE_EXEC:
             raise SandboxError(f"{name}: cannot enter the sandbox (stage {stage}): {what}")
         self.refusal = f"{name}: {'command not found' if value == 2 and '/' not in name else what}"
+        if value == 2 and any(sign in name for sign in " |&;<>"):
+            self.refusal += "; a line for a shell is run by bash -c 'LINE'"
         self._status = ExitStatus(127 if value == 2 else 126)
 
     def _order(self, kind: int, a: int, b: int) -> None:

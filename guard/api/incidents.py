@@ -76,7 +76,14 @@ def whole(store: Store, incident_id: str, caller: Caller) -> dict[str, Any]:
     """The incident whose id begins so, with evidence and reviews; 404 where the caller may see none."""
     parameters = {"incident_id": incident_id, "monitor_only": int(caller.may("monitor_only"))}
     found = fetch(store, "incident", parameters)
-    if not found or len(incident_id) < ID_DIGITS_MIN:
+    if found and len(incident_id) < ID_DIGITS_MIN:
+        raise ProblemError(
+            404,
+            "no-such-incident",
+            f"{incident_id!r} is too short to tell incidents apart",
+            fix=f"give at least {ID_DIGITS_MIN} digits of the id",
+        )
+    if not found:
         raise ProblemError(404, "no-such-incident", f"there is no incident {incident_id!r}")
     if len(found) > 1 and found[0]["id"] != incident_id:
         raise ProblemError(409, "ambiguous-incident", f"several incidents begin with {incident_id!r}")

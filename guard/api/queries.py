@@ -75,7 +75,7 @@ async def catalogue(caller: Analyst) -> dict[str, list[dict[str, Any]]]:
 async def named(request: Request, caller: Analyst, name: str, given: Named) -> Response:
     """The result of a named query, as of /v1/sql."""
     if name not in queries.catalogue():
-        raise ProblemError(404, "no-such-query", f"there is no query {name!r}", fix="see GET /v1/queries")
+        raise ProblemError(404, "no-such-query", f"there is no query {name!r}", fix="see `guard queries`")
     query = queries.find(name)
     try:
         bound = query.bind(given.parameters)

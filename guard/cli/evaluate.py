@@ -73,7 +73,12 @@ def list_cases(select: list[str], suite: Path | None, *, honest: bool, json_outp
 
     cases = load_suite(suite or DEFAULT_SUITE).select(select, honest=honest)
     if json_output:
-        print_json([{"name": one.name, "version": one.version, "benign": one.benign} for one in cases])
+        print_json(
+            [
+                {"name": one.name, "version": one.version, "benign": one.benign, "title": one.title}
+                for one in cases
+            ]
+        )
         return
     rows = [(one.name, one.version, "benign" if one.benign else "misbehaviour", one.title) for one in cases]
     print_table(("case", "version", "is", "title"), rows)

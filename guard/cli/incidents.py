@@ -102,10 +102,25 @@ def list_incidents(
     )
     with client(server) as record:
         found = record.listed("incidents", limit, **filters)
+    if kind is not None and not found:
+        require_kind(kind)
     if json_output:
         print_json(found)
         return
     print_table(COLUMNS, [line(row) for row in found], brief=BRIEF)
+
+
+def require_kind(kind: str) -> None:
+    """An empty answer must not hide a misspelt kind; one that the store knows is of no interest here."""
+    from invigilator.profiles.kinds import kinds
+    from invigilator.profiles.validate import suggest
+
+    if kind not in kinds():
+        meant = suggest(kind, kinds())
+        fix = f"write {meant}" if meant else "docs/detectors.md names those that are there"
+        raise typer.BadParameter(
+            f"nothing was found, and no detector is called {kind!r}; {fix}", param_hint="--kind"
+        )
 
 
 def line(row: dict[str, Any]) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
@@ -14,6 +14,10 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206
 
 MIN_WIDTH = 8
 """Columns that want more share what is left."""
+TEXT_WIDTH = 16
+"""The last column's, which tends to hold sentences."""
+GAP = 3
+"""Between two columns."""
 
 
 def plain(value: object) -> str:
@@ -58,17 +62,31 @@ def print_table(
 
 def _draw(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(markup=False, highlight=False, emoji=False)
+    widest = [max(map(cell_len, cells)) for cells in zip(columns, *lines, strict=True)]
+    widths = [min(wide, MIN_WIDTH) for wide in widest[:-1]] + [min(wide, TEXT_WIDTH) for wide in widest[-1:]]
+    if sum(widths) + GAP * (len(widths) - 1) > console.width:
+        for record in _records(columns, lines):
+            console.print(Text(record), soft_wrap=True)
+        return
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for index, name in enumerate(columns):
-        widest = max((len(line[index]) for line in lines), default=0)
-        table.add_column(Text(name), overflow="fold", min_width=min(max(widest, len(name)), MIN_WIDTH))
+    for name, width in zip(columns, widths, strict=True):
+        table.add_column(Text(name), overflow="fold", min_width=width)
     for line in lines:
         table.add_row(*map(Text, line))
-    Console(markup=False, highlight=False, emoji=False).print(table)
+    console.print(table)
+
+
+def _records(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Each line as a block, a cell a row: where columns have no room beside each other."""
+    indent = max(map(len, columns), default=0) + 2
+    for line in lines:
+        yield "".join(f"{name:<{indent}}{cell}\n" for name, cell in zip(columns, line, strict=True))
 
 
 def _cell(value: object) -> str:

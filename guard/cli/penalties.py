@@ -76,7 +76,9 @@ def because(one: RolloutPenalty) -> str:
     """Why a penalty is what it is."""
     if one.status == "unavailable":
         return "no verdict: it still runs, or no rollout is called so"
-    return one.failure or "; ".join(reason.text for reason in one.reasons)
+    if one.failure or one.reasons:
+        return one.failure or "; ".join(reason.text for reason in one.reasons)
+    return "the evidence is incomplete" if one.value is None else ""
 
 
 def batches(

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
         "run",
         context_settings={"allow_interspersed_args": False},
         epilog="Exit status: the command's own, also where its output could not be written, which is said; "
-        "124 timed out; 125 guard failed; 126, 127 as a shell.",
+        "124 timed out; 125 guard failed; 126, 127 as a shell; 130 if Ctrl-C ended setup or verify.",
     )(run)
 
 

@@ -48,7 +48,9 @@ def run_evaluation(
     loaded = load_suite(suite)
     cases = loaded.select(select, honest=honest)
     if not cases:
-        raise NotFoundError(f"no case is called {', '.join(select)}", where=str(suite))
+        raise NotFoundError(
+            f"no case is called {', '.join(select)}", where=str(suite), fix="see `guard eval --list`"
+        )
     began, started_at = time.monotonic(), datetime.now(UTC)
     with _progress(len(cases), progress) as seen:
         results = asyncio.run(_run_all(loaded, cases, jobs, cache or default_cache(), seen))

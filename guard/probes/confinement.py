@@ -191,7 +191,8 @@ def docker_state() -> tuple[State, str, str]:
     try:
         found = APIClient(version="auto", timeout=DOCKER_TIMEOUT_S, **kwargs_from_env()).info()
     except DockerException:
-        return "no", "no daemon answers", "apt-get install docker.io, or set DOCKER_HOST"
+        fix = "start it: systemctl start docker" if shutil.which("dockerd") else "apt-get install docker.io"
+        return "no", "no daemon answers", f"{fix}, or set DOCKER_HOST"
     detail = f"{found['ServerVersion']}, {found['Driver']}, cgroups by {found['CgroupDriver']}"
     if found["Driver"] != "overlay2":
         return "no", detail, 'daemon.json: "storage-driver": "overlay2"'

@@ -17,14 +17,14 @@ from invigilator.guard.cli.output import plain
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def on_a_terminal(guard: Guard, *arguments: str) -> str:
+def on_a_terminal(guard: Guard, *arguments: str, columns: int = 200) -> str:
     """What a command writes to a terminal."""
     leader, follower = pty.openpty()
     environment = {
         **guard.environment,
         "INVIGILATOR_HOME": str(guard.home),
         "TERM": "xterm",
-        "COLUMNS": "200",
+        "COLUMNS": str(columns),
     }
     process = subprocess.Popen(
         [*GUARD, *arguments], stdin=follower, stdout=follower, stderr=follower, env=environment
@@ -73,6 +73,18 @@ def test_no_text_breaks_a_line_of_a_table(guard: Guard, arguments: tuple[str, ..
     if arguments[1:2] != ("show",):
         lines = done.out.splitlines()
         assert len({line.count("\t") for line in lines}) == 1
+
+
+@pytest.mark.parametrize("columns", [40, 60])
+def test_a_terminal_too_narrow_for_a_table_is_given_every_cell_whole(guard: Guard, columns: int) -> None:
+    written = ESCAPE.sub("", on_a_terminal(guard, "incidents", "list", columns=columns)).replace("\r", "")
+    assert re.search(r"^kind +system_binary_overwrite$", written, re.M)
+    assert re.search(rf"^rollout +{re.escape(plain(HOSTILE))}$", written, re.M)
+
+
+def test_a_table_fits_a_terminal_of_eighty_columns(guard: Guard) -> None:
+    lines = ESCAPE.sub("", on_a_terminal(guard, "incidents", "list", columns=80)).splitlines()
+    assert lines[0].split()[:2] == ["incident", "kind"] and max(map(len, lines)) <= 80
 
 
 def test_json_is_ascii_and_whole(guard: Guard) -> None:
@@ -127,7 +139,9 @@ def test_help_imports_nothing_heavy(lonely: Guard) -> None:
         (("sql", "SELECT 1", "-p", "x"), 2, "NAME=VALUE"),
         (("incidents", "show", "nobody-knows"), 1, "there is no incident"),
         (("replay", "nobody-knows"), 1, "there is no report"),
-        (("queries", "none-such"), 1, "no query"),
+        (("incidents", "show", INCIDENT[:3]), 1, "at least 6 digits"),
+        (("incidents", "list", "--kind", "reward_forg"), 2, "write reward_forge"),
+        (("queries", "none-such"), 1, "see `guard queries`"),
         (("token", "revoke", "none-such"), 1, "no token"),
         (("serve", "--listen", "nonsense"), 2, "HOST:PORT"),
         (("eval", "--suite", "/none/such"), 1, "no suite"),

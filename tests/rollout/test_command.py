@@ -209,6 +209,16 @@ def test_an_interrupted_rollout_ends_with_130_and_is_no_verdict(node, tmp_path):
     assert told["penalty"]["value"] is None and told["penalty"]["drop"]
 
 
+def test_an_interrupt_while_it_is_verified_is_no_success(node, tmp_path):
+    process, report = start(node, tmp_path, "echo ready", "--verify", "echo verifying >&2; exec sleep 100")
+    while process.stderr.readline() != b"verifying\n":
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=180)
+    assert process.returncode == 130
+    assert json.loads(report.read_text())["status"] == "failed"
+
+
 def test_a_command_deaf_to_interrupts_can_still_be_ended(node, tmp_path):
     process, _ = start(node, tmp_path, listening(signal.SIGINT, 'say(b"deaf")', signal.SIGTERM))
     for _ in range(3):
