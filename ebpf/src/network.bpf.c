@@ -72,7 +72,7 @@ static __always_inline int unix_name(struct scratch *s, __u64 pointer, __u32 len
 		s->e.path2 = said_in(pointer + 2, length + 1);
 		return 0;
 	}
-	if (!bpf_probe_read_user(&s->text[TEXT_AT], length, (void *)(pointer + 2)))
+	if (!bpf_probe_read_user(&s->text[TEXT_AT], within(length, 127), (void *)(pointer + 2)))
 		s->e.path2 = intern(length, 0, STRING_SAID);
 	return 0;
 }
