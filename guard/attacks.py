@@ -11,6 +11,7 @@ import yaml
 
 from invigilator.profiles import policy as policy_module
 from invigilator.profiles import protected
+from invigilator.profiles.access import decide
 from invigilator.profiles.names import (
     BELOW_WILDCARD_MAX_BYTES,
     NAME_MAX_BYTES,
@@ -21,7 +22,7 @@ from invigilator.profiles.names import (
     rules_by_name,
 )
 from invigilator.profiles.network import network_of
-from invigilator.profiles.policy import Policy
+from invigilator.profiles.policy import FileAccess, Policy
 from invigilator.sandbox.resolver import ADDRESS, PORT
 
 BATTERY = Path(policy_module.__file__).with_name("attacks.yaml")
@@ -86,6 +87,15 @@ OWN = (("127.0.0.1", 47101), ("0.0.0.0", 47102))
 """Own addresses and ports that no program expects."""
 
 
+UNNAMED: tuple[tuple[FileAccess, bytes, str], ...] = (
+    ("read", b"/etc/hosts", 'cat -- "$1"'),
+    ("read", b"/etc/shells", 'cat -- "$1"'),
+    ("write", b"/etc/attack", 'echo x >"$1"'),
+    ("write", b"/tmp/attack", 'echo x >"$1"'),
+)
+"""What every root has, or lets be made, and few rules name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attack:
     """A script of bash that exits 0 only where the attack has worked. `tiers`: those that refuse it alone;
@@ -134,6 +144,15 @@ def on_paths(policy: Policy) -> Iterator[Attack]:
         if write == "deny" and rule.name != protected.HIDDEN:
             script = 'if [ -d "$1" ]; then echo x >"$1/attack"; else echo x >>"$1"; fi'
             yield Attack(f"write {shown}", f"class {rule.name}", script, ("mount", "apparmor"), rule.path)
+
+
+def on_unnamed(policy: Policy) -> Iterator[Attack]:
+    """Files that no rule names, where the policy denies those."""
+    for access, path, script in UNNAMED:
+        decision = decide(policy, "agent", access, path)
+        if decision is not None and decision.denied:
+            shown = path.decode()
+            yield Attack(f"{access} {shown}", "a file that no rule names", script, ("apparmor",), path)
 
 
 def on_calls(names: list[str], numbers: dict[str, int]) -> Iterator[Attack]:

@@ -233,6 +233,7 @@ def _attacked(policy: Policy, options: Options) -> list[Row]:
     found = [
         *attacks.battery(policy),
         *attacks.on_paths(policy),
+        *attacks.on_unnamed(policy),
         *attacks.on_calls(
             names, {name: number for name in names if (number := seccomp.number(name)) is not None}
         ),
@@ -241,25 +242,31 @@ def _attacked(policy: Policy, options: Options) -> list[Row]:
         *attacks.on_own_ports(untaken),
     ]
     observing = without_apparmor(policy).model_copy(update={"mode": "observe", "require": []})
-    control, _ = _run(observing, options, [one for one in found if one.controlled], planted=True)
-    tried, tiers = _run(policy, options, found, planted=True)
+    control, _ = _run(observing, options, [one for one in found if one.controlled])
+    tried, tiers = _run(policy, options, found)
     return [_row(one, tried[one.id], control.get(one.id), tiers) for one in found]
 
 
 def _run(
-    policy: Policy, options: Options, chosen: Sequence[Attack], *, planted: bool
+    policy: Policy, options: Options, chosen: Sequence[Attack]
 ) -> tuple[dict[str, Result], frozenset[str]]:
     """(attack → how it ended, tiers in force)."""
+    ended = {}
     with _box(policy, options, "attack") as box:
-        for path, content in attacks.PLANTED.items() if planted else ():
-            box.write_file(path, content)
         box.phase("agent")
-        ended = {
-            one.id: box.exec(["bash", "-c", one.script, "attack", one.argument], cwd="/", timeout_s=ATTACK_S)
-            for one in chosen
-        }
+        for one in chosen:
+            _plant(box)
+            ended[one.id] = box.exec(
+                ["bash", "-c", one.script, "attack", one.argument], cwd="/", timeout_s=ATTACK_S
+            )
         force = {tier for tier, state in box.enforcement.items() if state == "enforce"}
     return ended, frozenset(force | {INSIDE})
+
+
+def _plant(box: SyncSandbox) -> None:
+    """What attacks are after, which one before may have moved or removed."""
+    for path, content in attacks.PLANTED.items():
+        box.write_file(path, content)
 
 
 def _row(one: Attack, ended: Result, control: Result | None, tiers: frozenset[str]) -> Row:

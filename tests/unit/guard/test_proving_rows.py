@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from invigilator.guard import proving
+from invigilator.guard import attacks, proving
 from invigilator.guard.attacks import Attack
 from invigilator.guard.box import Result
+from invigilator.profiles import library
 
 ATTACK = Attack("read", "reads it", "cat it", ("mount", "apparmor"))
 IN_FORCE = frozenset({"apparmor", "capabilities"})
@@ -40,3 +41,11 @@ def test_only_an_attack_that_ends_by_itself_proves_anything(
 def test_a_tier_that_is_not_in_force_is_proven_nothing_of() -> None:
     row = proving._row(ATTACK, ended(1), ended(0), frozenset({"capabilities"}))
     assert (row.state, row.tier) == ("not shown", "mount/apparmor")
+
+
+def test_files_that_no_rule_names_are_tried_where_the_policy_denies_them() -> None:
+    head = "version: 1\nname: t\nextends: swe-task\nrequire: [..., apparmor]\n"
+    one = 'filesystem:\n  default_action: deny\n  files:\n    - {allow: [read], paths: ["/etc/hosts"]}\n'
+    found = {one.id for one in attacks.on_unnamed(library.load_text(head + one).policy)}
+    assert found == {"read /etc/shells", "write /etc/attack", "write /tmp/attack"}
+    assert not list(attacks.on_unnamed(library.load("swe-task")))
