@@ -16,7 +16,7 @@ from invigilator.sandbox.cgroups import SandboxCgroups
 from invigilator.sandbox.launching import Handles
 from invigilator.sandbox.masks import Masks, Shared, needed
 from invigilator.sandbox.spec import Slot
-from invigilator.sandbox.vault import Vault
+from invigilator.sandbox.vault import RoomError, Vault
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Cover:
 
     def __post_init__(self) -> None:
         self._masks = Masks(self.policy, self.owner, self.stranger)
-        self._vault = Vault(self.policy, self.owner, self.stranger)
+        self._vault = Vault(self.policy, self.owner)
 
     @property
     def mounts(self) -> Sequence[Mount]:
@@ -72,7 +72,7 @@ class Cover:
         raw = b"/" + os.fsencode(path).lstrip(b"/")
         with self._lock:
             if self._vault.concerns(self.handles[Slot.ROOT], raw):
-                self._secure()
+                self._secure_or_be_alone()
             # A file that takes the place of a covered one takes the cover away.
             with self.groups.frozen() if self._masks.covers(raw) else contextlib.nullcontext():
                 yield
@@ -116,6 +116,13 @@ class Cover:
                 self._masks.apply(self.shared, self.handles)
             self._tell()
         self._vault.check(self.handles[Slot.ROOT])
+
+    def _secure_or_be_alone(self) -> None:
+        try:
+            self._secure()
+        except RoomError:
+            if self.groups.populated("agent"):
+                raise
 
     def _tell(self) -> None:
         if self._masks.mounts is not self._told:

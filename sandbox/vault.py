@@ -13,6 +13,7 @@ platform's view, for removing it there would take the agent's cover away.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterable, Sequence
@@ -23,13 +24,17 @@ from invigilator.profiles.policy import Policy
 from invigilator.sandbox import files, masks
 from invigilator.sandbox.base import SandboxError
 from invigilator.sandbox.kernel import MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID
-from invigilator.sandbox.launching import Handles
+from invigilator.sandbox.launching import Handles, LauncherError
 from invigilator.sandbox.spec import Op, Slot, Specification
 
 KEPT_UNDER = b"/dev/.kept"
 """Where the root's overlay holds what is mounted at hidden paths."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME_MAX_BYTES = 200
+
+
+class RoomError(SandboxError):
+    """A hidden path cannot be secured: the sandbox's disk is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +49,10 @@ class _Place:
 
 @dataclass(slots=True)
 class Vault:
-    """The hidden paths of one sandbox. `owner`: host id of its root; `stranger`: one that it does not
-    have."""
+    """The hidden paths of one sandbox. `owner`: host id of its root user."""
 
     policy: Policy
     owner: int
-    stranger: int
     _places: list[_Place] | None = None
     _secured: dict[bytes, tuple[int, int] | None] = field(default_factory=dict)
     made: set[bytes] = field(default_factory=set)
@@ -82,7 +85,10 @@ class Vault:
         """Make those that are pending the platform's alone; no process of the sandbox runs meanwhile."""
         root = handles[Slot.ROOT]
         for one in places:
-            self._make_way(root, one.real)
+            try:
+                self._make_way(root, one.real)
+            except OSError as error:
+                raise RoomError(f"cannot hide {os.fsdecode(one.path)}: {error.strerror}") from error
         self._mount(shared, handles, places)
         for one in places:
             self._secured[one.path] = _identity(root, one.real)
@@ -125,11 +131,11 @@ class Vault:
             os.close(parent)
 
     def _mount(self, shared: masks.Shared, handles: Handles, places: Sequence[_Place]) -> None:
-        above = b"/dev/.%s" % os.urandom(8).hex().encode()
+        # For a moment, over a folder that every sandbox has and that nothing of the agent's can fill.
+        above = b"/sys"
         kept = above + KEPT_UNDER
         spec = Specification()
         spec.add(Op.JOIN, 2)
-        spec.add(Op.MKDIR, above, 0o700, self.stranger, self.stranger)
         spec.add(Op.TREE, Slot.TREE, "/", 0, -1)
         spec.add(Op.PLACE, Slot.TREE, above)
         spec.add(Op.MKDIR, kept, 0o755, self.owner, self.owner)
@@ -143,9 +149,10 @@ class Vault:
         spec.add(Op.DETACH, above)
         try:
             shared.launcher.run(spec, [handles[Slot.MOUNT]]).close()
-        finally:
-            with contextlib.suppress(OSError), files.opened(_open(handles[Slot.ROOT], b"/dev")) as devices:
-                os.rmdir(above.rpartition(b"/")[2], dir_fd=devices)
+        except LauncherError as error:
+            if error.errno == errno.ENOSPC:
+                raise RoomError(f"cannot hide paths: {os.strerror(error.errno)}") from error
+            raise
 
 
 def is_kept(path: bytes) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from invigilator.profiles.policy import Filesystem, PhaseRules, Policy, ProtectedClass, Syscalls
+from invigilator.profiles.policy import Filesystem, Limits, PhaseRules, Policy, ProtectedClass, Syscalls
 from invigilator.sandbox.base import SandboxError
 
 if TYPE_CHECKING:
@@ -232,6 +232,20 @@ def test_what_setup_left_running_may_fill_it(make_box: MakeBox) -> None:
     box.sandbox.end_processes()
     command.wait(60)
     os.close(out), os.close(err)
+
+
+def test_a_full_disk_is_told_while_the_agent_runs_and_no_matter_afterwards(make_box: MakeBox) -> None:
+    box = make_box(POLICY.model_copy(update={"limits": Limits(disk_bytes=16 << 20)}))
+    fill = "attempt(lambda: [open(f'/tmp/{n}', 'wb').write(bytes(1 << 20)) for n in range(64)])"
+    devices = "attempt(lambda: [os.mknod(f'/dev/{n}') for n in range(1 << 20)])"
+    crumbs = "attempt(lambda: [os.mkdir(f'/tmp/c{n}') for n in range(1 << 20)])"
+    full = pytest.raises(SandboxError, match=r"cannot hide /.*platform: No space left")
+    with attacked(box, "/platform", f"{fill}\n{devices}\n{crumbs}", ""), full:
+        box.sandbox.write_file("/platform/answers", SECRET)
+    box.sh("rm -rf /tmp/*")
+    box.sandbox.write_file("/platform/answers", SECRET)
+    assert box.sh("cat /platform/answers").code != 0
+    assert box.sh("cat /platform/answers", phase="verify").out == SECRET
 
 
 def test_until_the_platform_comes_the_path_is_not_there(make_box: MakeBox, workspace: Path) -> None:
