@@ -6,7 +6,8 @@ import numpy as np
 
 MAX_SLOTS = 4096
 PHASES = 4
-KINDS = 128
+KINDS = 136
+"""Past every kind of event: each has a counter of its own."""
 CGROUPS_AT_ONCE = 8
 
 LOSS_REASONS = ("ring_full", "own_rate", "string", "storage")

@@ -112,7 +112,7 @@ class Reader:
 
     def _count(self, records: Records) -> None:
         """Tell the kernel what came out, by slot and kind."""
-        slots, kinds = records["slot"], records["kind"] % KINDS
+        slots, kinds = records["slot"], np.where(records["kind"] < KINDS, records["kind"], 0)
         first = int(slots[0])
         if (slots == first).all():
             self._seen[first] += np.bincount(kinds, minlength=KINDS).astype(np.uint32)

@@ -78,7 +78,7 @@ int control_emit(struct event *e)
 		count_loss(slot, copy.class, LOSS_RING);
 		return -3;
 	}
-	__sync_fetch_and_add(&slot->sent[copy.kind & (KINDS - 1)], 1);
+	__sync_fetch_and_add(&slot->sent[counter_of(copy.kind)], 1);
 	return 0;
 }
 

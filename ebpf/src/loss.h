@@ -67,7 +67,7 @@ static __always_inline __u64 missed_in_turn(void *ring, __u64 size, struct slot 
 
 static __always_inline int put(void *ring, __u64 size, bool bulky, struct slot *slot, struct event *e)
 {
-	__u32 kind = e->kind & (KINDS - 1);
+	__u32 kind = counter_of(e->kind);
 	__u64 held = (__u64)(slot->sent[kind] - slot->seen[kind]) * RECORD_BYTES;
 	__u64 waiting = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
 

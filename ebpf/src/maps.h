@@ -6,11 +6,19 @@
 #include "event.h"
 
 #define MAX_SLOTS 4096
-#define KINDS 128
+#define KINDS 136           /* past every kind: each has a counter of its own */
 #define NEAR 65536          /* buckets of the cgroup test */
 #define STACKS 65536        /* buckets of the stack test */
 #define STACK_SHIFT 14      /* kernel stacks are 16 KiB or more, and no two share that much */
 #define PHASES 4
+
+_Static_assert(EVENT_POLICY < KINDS, "the newest kind has no counter");
+
+/* The counter of a kind; 0, which is no event's, for what is none. */
+static __always_inline __u32 counter_of(__u32 kind)
+{
+	return kind < KINDS ? kind : 0;
+}
 
 /* Why an event or a string did not reach user space. */
 enum loss_reason {

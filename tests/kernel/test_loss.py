@@ -292,3 +292,16 @@ def test_strings_are_sent_again_after_an_epoch(box: Box) -> None:
 
 def test_events_are_in_kernel_memory_as_in_the_dtype() -> None:
     assert EVENT.itemsize == 192
+
+
+def test_every_kind_has_a_counter_of_its_own_in_the_kernel(box: Box) -> None:
+    sensor, slot = box.sensor, box.slot
+    sent, seen = (sensor._slots[name][slot] for name in ("sent", "seen"))
+    assert max(Kind) < len(sent)
+    before = sent.copy()
+    for kind in Kind:
+        sensor.emit(slot, kind)
+    assert {number for number, more in enumerate(sent - before) if more} == {int(kind) for kind in Kind}
+    while len(sensor.drain(0.5)):
+        pass
+    assert (sent == seen).all()
