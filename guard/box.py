@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from invigilator.guard.link import Link, Request
+from invigilator.guard.entered import Linked
+from invigilator.guard.link import Request
 from invigilator.guard.order import ActorName, CommandOrder, CommandResult
 from invigilator.guard.pipes import Pipes
 from invigilator.incidents.records import PolicyChange
@@ -41,11 +42,8 @@ class Result:
         return self.stderr_bytes.decode(errors="replace")
 
 
-class Box:
+class Box(Linked):
     """A sandbox that can be spoken of once it is entered with `async with`."""
-
-    def __init__(self) -> None:
-        self._opened_link: Link | None = None
 
     async def exec(
         self,
@@ -123,12 +121,6 @@ class Box:
     async def read_file(self, path: str) -> bytes:
         """Take a regular file out of the sandbox; also after the verdict."""
         return base64.b64decode((await self._link.ask("read_file", path=path))["content"])
-
-    @property
-    def _link(self) -> Link:
-        if self._opened_link is None:
-            raise RuntimeError("the sandbox is entered with `async with`")
-        return self._opened_link
 
     async def _give_up(self, request: Request) -> None:
         with contextlib.suppress(Exception):

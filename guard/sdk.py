@@ -11,35 +11,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from invigilator.guard.box import Box, Command, Result
+from invigilator.guard.entered import Entered
 from invigilator.guard.folders import identity
 from invigilator.guard.home import Home
-from invigilator.guard.link import Link
 from invigilator.guard.order import SandboxOrder, new_rollout_id, owner_of
-from invigilator.incidents.records import Report
 from invigilator.profiles import library
 from invigilator.profiles.policy import Policy
 
 __all__ = ["Command", "Result", "Sandbox"]
 
 
-class Sandbox(Box):
+class Sandbox(Entered, Box):
     """A guarded sandbox; `Sandbox.create` makes one. Leaving its `async with` removes every trace of it."""
 
     def __init__(self, order: SandboxOrder, home: Home) -> None:
-        super().__init__()
+        super().__init__(home, "create", {"order": order.model_dump(mode="json")})
         self._order = order
-        self._home = home
-        self._opened: dict[str, Any] = {}
-        self.notice: str | None = None
-        """After the verdict: why the store does not have all of it yet, if so."""
 
     @classmethod
     def create(
@@ -101,28 +93,3 @@ class Sandbox(Box):
     def enforcement(self) -> dict[str, str]:
         """What is in force, tier by tier."""
         return dict(self._opened["enforcement"])
-
-    async def __aenter__(self) -> Sandbox:
-        self._opened_link = await Link.open(self._home)
-        try:
-            order = self._order.model_dump(mode="json")
-            self._opened = await self._opened_link.ask("create", order=order)
-        except BaseException:
-            await self._opened_link.close()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await asyncio.shield(self._leave())
-
-    async def verdict(self, *, failure: str | None = None) -> Report:
-        """End the rollout, and judge it. `failure`: what went wrong on the harness's side, if anything; the
-        rollout is then `failed`, which is no reward of 0. Asked again, the answer is the same."""
-        answer = await self._link.ask("verdict", failure=failure)
-        self.notice = answer["notice"]
-        return Report.model_validate(answer["report"])
-
-    async def _leave(self) -> None:
-        with contextlib.suppress(Exception):
-            await self._link.ask("close")
-        await self._link.close()
