@@ -140,6 +140,28 @@ def test_raw_sockets_are_refused_and_packets_checked(box: Box) -> None:
     assert (event["a0"], event["protocol"]) == (NetHook.SOCK_CREATE, 1)
 
 
+def test_a_packet_of_the_sandboxs_own_making_is_judged_by_the_address_in_it(box: Box) -> None:
+    """Raw IP where the rules allow by default: the call may name another host than the packet (raw(7))."""
+    rules(box, True, NetRule.of("10.9.0.7", allow=False, port_low=80, port_high=80, name="no"))
+    told = box.run(
+        IN_A_NAMESPACE + "s = socket.socket(type=socket.SOCK_RAW, proto=socket.IPPROTO_RAW)\n"
+        "def send(inside, port, protocol, said):\n"
+        "    head = struct.pack('!BBHHHBBH4s4s', 0x45, 0, 40, 1, 0, 64, protocol, 0,\n"
+        "        socket.inet_aton('10.9.0.1'), socket.inet_aton(inside))\n"
+        "    body = struct.pack('!HHIIHHI', 9, port, 1, 0, 0x5002, 9, 0)\n"
+        "    try: s.sendto(head + body, (said, 0)); return 0\n"
+        "    except OSError as f: return f.errno\n"
+        "print(send('10.9.0.7', 80, 6, '10.9.0.8'), send('10.9.0.7', 80, 17, '10.9.0.8'),\n"
+        "      send('10.9.0.7', 81, 6, '10.9.0.8'), send('10.9.0.8', 80, 6, '10.9.0.7'))"
+    )
+    e = errno.EPERM
+    assert [int(word) for word in told.output.split()] == [e, e, 0, 0]
+    refused = told.of(Kind.NET_DENIED)
+    assert [(one["a0"], one["address"], one["port"], one["protocol"], one["text"]) for one in refused] == [
+        (NetHook.EGRESS, mapped("10.9.0.7"), 80, protocol, b"no") for protocol in (TCP, UDP)
+    ]
+
+
 BINDS = """
 def take(address, port, type=socket.SOCK_STREAM, family=socket.AF_INET):
     s = socket.socket(family, type)
