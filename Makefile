@@ -49,7 +49,7 @@ QUICK_REST := $(QUICK) -o cache_dir=$(STATE)/pytest/rest $(addprefix --ignore=,$
 test: setup lint
 ifeq ($(PYTEST_ARGS),)
 	@rm -rf $(STATE)/pytest && mkdir -p $(STATE)/pytest
-	@$(QUICK_APART) >$(STATE)/pytest/apart.log 2>&1 & apart=$$!; \
+	@env --default-signal=INT $(QUICK_APART) >$(STATE)/pytest/apart.log 2>&1 & apart=$$!; \
 		$(QUICK_REST); echo $$? >$(STATE)/pytest/rest.status; \
 		wait $$apart; echo $$? >$(STATE)/pytest/apart.status; cat $(STATE)/pytest/apart.log; \
 		! grep -v '^0$$' $(STATE)/pytest/*.status
