@@ -171,8 +171,13 @@ def refuse_unenforced(policy: Policy, enforcement: Mapping[str, str]) -> None:
 
 
 def require_tiers(policy: Policy, enforcement: Mapping[str, str]) -> None:
-    missing = [tier for tier in policy.require if enforcement.get(tier) != "enforce"]
-    if missing and policy.mode == "enforce":
+    """Of an observing policy a tier is to be there, though it refuses nothing."""
+    observing = policy.mode == "observe"
+    there = {
+        tier for tier, state in enforcement.items() if state == "enforce" or (observing and state != "absent")
+    }
+    missing = [tier for tier in policy.require if tier not in there]
+    if missing:
         raise RolloutError(
             f"policy {policy.name} requires {', '.join(missing)}, which is not in force here",
             fix="`guard doctor` says why; or take it out of the policy's `require`",
