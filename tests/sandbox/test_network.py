@@ -88,6 +88,52 @@ def test_an_allowed_address_answers_and_others_are_dropped_at_the_hosts_end(as_h
     assert answers[2] == "ConnectionRefusedError 111"
 
 
+def test_frames_of_a_packet_socket_are_dropped_at_the_hosts_end(as_host) -> None:  # type: ignore[no-untyped-def]
+    """It asks no rule of the sandbox's end; seccomp and AppArmor, which refuse the socket, are left out."""
+    out = as_host(
+        """
+        import ctypes, fcntl, struct
+        rule = EgressRule(name="web", target="198.51.100.1", ports=[80], protocol="udp")
+        box = box_of(Network(egress=[rule]))
+        link, (allowed, denied) = box._outside.link, [socket.socket(type=socket.SOCK_DGRAM) for _ in "ab"]
+        for one, port in ((allowed, 80), (denied, 81)):
+            one.bind(("198.51.100.1", port))
+        allowed.settimeout(60)
+        asked = fcntl.ioctl(allowed, 0x8927, struct.pack("40s", link.name.encode()))  # SIOCGIFHWADDR
+        mac = asked[18:24]
+
+        def frame(source, port, said):
+            udp = struct.pack("!HHHH", 9, port, 8 + len(said), 0) + said
+            head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 1, 0, 64, 17, 0,
+                               socket.inet_aton(source), socket.inet_aton("198.51.100.1"))
+            total = sum(struct.unpack("!10H", head))
+            total = (total & 0xFFFF) + (total >> 16)
+            check = struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF)
+            return mac + b"\\2aaaaa" + struct.pack("!H", 0x800) + head[:10] + check + head[12:] + udp
+
+        def inside():
+            assert ctypes.CDLL(None).setns(box._outside._namespace(), 0x40000000) == 0  # CLONE_NEWNET
+            name = next(name for _, name in socket.if_nameindex() if name != "lo")
+            wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+            wire.bind((name, 0x800))
+            wire.send(frame(link.inside, 81, b"another port"))
+            wire.send(frame("198.51.100.77", 80, b"another's address"))
+            wire.send(frame(link.inside, 80, b"what is allowed"))
+
+        one = threading.Thread(target=inside)
+        one.start(), one.join()
+        print(allowed.recv(99).decode())
+        denied.setblocking(False)
+        try:
+            print(denied.recv(99))
+        except BlockingIOError:
+            print("nothing")
+        box.remove()
+        """
+    )
+    assert out.splitlines() == ["what is allowed", "nothing"]
+
+
 def test_an_open_policy_reaches_all_and_sandboxes_do_not_reach_each_other(as_host) -> None:  # type: ignore[no-untyped-def]
     out = as_host(
         """
