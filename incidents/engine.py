@@ -7,6 +7,7 @@ the spawn method.
 from __future__ import annotations
 
 import contextlib
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -277,7 +278,8 @@ def _errors(what: str) -> Iterator[None]:
     try:
         yield
     except (ch.OperationalError, ch.StreamFailureError, ConnectionError, TimeoutError) as error:
-        raise StoreUnavailableError(f"{what} cannot be reached: {_first_line(error)}") from error
+        fix = "start it, or name another in INVIGILATOR_STORE"
+        raise StoreUnavailableError(f"{what} cannot be reached: {_reason(error)}: {fix}") from error
     except ch.Error as error:
         text = _first_line(error)
         if "NOT_ENOUGH_SPACE" in text or "No space left" in text:
@@ -285,6 +287,12 @@ def _errors(what: str) -> Iterator[None]:
                 f"{what} has no disk space left: free some; nothing is lost"
             ) from error
         raise StoreError(f"{what}: {text}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """What the kernel or the resolver said, out of what three libraries wrapped it in."""
+    said = re.findall(r"\[Errno -?\d+\] ([^()<>\[\]:'\"]+)", str(error))
+    return str(said[-1]).strip() if said else _first_line(error)
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -223,6 +224,23 @@ def test_a_store_that_is_held_by_another_delays_nothing_but_the_shipping(own_nod
     os.close(lock)
     again = own_node.run(command=["true"])
     assert again.code == 0
+    wait_until(lambda: not list(own_node.home.spool.glob("*.arrow")), 180)
+    [row] = ask(own_node, f"SELECT count() AS n FROM events WHERE rollout_id = '{run.report['rollout_id']}'")
+    assert int(str(row["n"])) == events["produced"]
+
+
+@pytest.mark.slow
+def test_a_store_that_is_down_delays_nothing_but_the_shipping(own_node):
+    # A port that was just given back: nobody listens there.
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        away = {"INVIGILATOR_STORE": f"http://127.0.0.1:{gone.getsockname()[1]}"}
+    run = own_node.run(command="echo fine", environment=away)
+    assert (run.code, run.stdout, run.report["status"]) == (0, b"fine\n", "final"), run.said
+    events = run.report["events"]
+    assert events["stored"] == events["produced"] > 0 and events["shipped"] == 0
+    assert f"{away['INVIGILATOR_STORE']} cannot be reached: Connection refused: start it" in run.said
+    own_node.end()
+    assert own_node.run(command=["true"]).code == 0
     wait_until(lambda: not list(own_node.home.spool.glob("*.arrow")), 180)
     [row] = ask(own_node, f"SELECT count() AS n FROM events WHERE rollout_id = '{run.report['rollout_id']}'")
     assert int(str(row["n"])) == events["produced"]

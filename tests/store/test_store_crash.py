@@ -123,7 +123,9 @@ def test_a_server_that_is_down_is_said_and_served_again_once_it_is_back(
     store.migrate()
     made = spool.append("events", rows(10, BOX), BOX)
     own_server.kill()
-    with pytest.raises(StoreUnavailableError, match=r"http://127\.0\.0\.1:\d+ cannot be reached"):
+    with pytest.raises(
+        StoreUnavailableError, match=r"http://127\.0\.0\.1:\d+ cannot be reached: Connection refused: "
+    ):
         store.ingest(made.read_bytes(), made.header())
     own_server.start()
     assert not store.ingest(made.read_bytes(), made.header()).duplicate
