@@ -43,11 +43,12 @@ def settle(services: Services, watch: Watch, fail: Callable[[str], None]) -> Evi
         shipped=watched.shipped_rows,
         watermark=sensor.drained_to(watch.slot),
         unjudged=watched.broken,
-        denial=_denial(services.denials, watch.slot, told),
+        denial=denial_coverage(services.denials, watch.slot, told),
     )
 
 
-def _denial(denials: Refusals | None, slot: int, told: bool) -> CoverageState:
+def denial_coverage(denials: Refusals | None, slot: int, told: bool) -> CoverageState:
+    """Of a sandbox's refusals. `told`: all until now have become events."""
     if denials is None or not denials.claimed:
         return "disabled"
     return "ok" if told and denials.whole(slot) else "degraded"

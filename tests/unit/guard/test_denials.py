@@ -15,6 +15,7 @@ import pytest
 from invigilator.ebpf.events import EVENT, EventBatch, Kind, Phase, Tier
 from invigilator.ebpf.sensor import Sensor
 from invigilator.guard.denials import Denials
+from invigilator.guard.settling import denial_coverage
 from invigilator.profiles.policy import Policy
 from invigilator.sandbox.audit import AuditReader, Refusal
 
@@ -181,8 +182,14 @@ def test_what_nobody_can_be_charged_with_makes_every_class_of_denials_incomplete
 
 def test_lost_audit_records_make_the_class_incomplete(place: Place) -> None:
     assert place.denials.whole(SLOT)
+    assert denial_coverage(place.denials, SLOT, told=True) == "ok"
     place.reader.missing = 1
     assert not place.denials.whole(SLOT)
+    assert denial_coverage(place.denials, SLOT, told=True) == "degraded"
+    place.denials.watch(SLOT + 1, {}, Policy(name="later"))
+    assert denial_coverage(place.denials, SLOT + 1, told=True) == "ok"
+    assert denial_coverage(place.denials, SLOT + 1, told=False) == "degraded"
+    assert denial_coverage(None, SLOT, told=True) == "disabled"
 
 
 def test_others_profiles_are_no_business_of_ours(place: Place) -> None:
