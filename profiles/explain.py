@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from invigilator.profiles import access as access_rules
 from invigilator.profiles import binds, capabilities, network, seccomp
 from invigilator.profiles.access import SIDES
+from invigilator.profiles.apparmor import calls as raw_calls
 from invigilator.profiles.apparmor import raw, sockets
 from invigilator.profiles.endpoints import address_of, egress_decides, endpoint, is_own_loopback
 from invigilator.profiles.errors import Place
@@ -181,10 +182,21 @@ class _Question:
             note = ""
             if name in ("clone", "clone3", "unshare", "ioctl"):
                 note = "its arguments may still be refused (userns, tiocsti, extent_exchange)"
-            return self._answer("syscall", name, "allowed", "no rule", ("syscalls",), "seccomp", note)
+            return self._by_apparmor(name, note)
         where = self._written(("phases", self._phase, "syscalls", *key), ("syscalls", *key))
         words = f"syscalls.{key[0]}"
         return self._answer("syscall", name, "denied", words, where, "seccomp")
+
+    def _by_apparmor(self, name: str, note: str) -> Explanation:
+        """Of a call that the filter lets through."""
+        for rule, where, whole in raw_calls.denials(self._policy, self._phase, name):
+            if whole:
+                return self._answer(
+                    "syscall", name, "denied", f"apparmor.raw: {rule.text}", where, "apparmor"
+                )
+            place = f" ({self._loaded.place(where)})" if self._loaded else ""
+            note = f"{note}; " * bool(note) + f"AppArmor may refuse it by `{rule.text}`{place}"
+        return self._answer("syscall", name, "allowed", "no rule", ("syscalls",), "seccomp", note)
 
     def _own_call(self, name: str, rule: CallRule, index: int) -> Explanation:
         base: Loc = ("seccomp", "raw", index)

@@ -131,6 +131,29 @@ def test_a_socket_that_apparmor_refuses_is_explained_by_its_rule(rule: str, refu
     assert (bound.verdict == "denied") == ("192.0.2.1:80" in refused)
 
 
+CALLS = [
+    ("deny ptrace", "ptrace", "denied", "apparmor"),
+    ("deny ptrace", "process_vm_readv", "denied", "apparmor"),
+    ("deny signal", "tgkill", "denied", "apparmor"),
+    ("deny mount", "mount", "denied", "apparmor"),
+    ("deny ptrace (trace) peer=x", "ptrace", "allowed", "seccomp"),
+    ("deny unix (create) type=dgram", "socketpair", "allowed", "seccomp"),
+]
+
+
+@pytest.mark.parametrize(("rule", "call", "verdict", "tier"), CALLS)
+def test_a_call_that_apparmor_refuses_is_explained_by_its_rule(
+    rule: str, call: str, verdict: str, tier: str
+) -> None:
+    body = f"apparmor:\n  raw:\n    - {rule}\n    - /x r\n"
+    loaded = library.load_text(f"version: 1\nname: t\nrequire: [apparmor]\n{body}", "t.yaml")
+    found = explain.explain(loaded, "agent", "syscall", call)
+    assert (found.verdict, found.tier) == (verdict, tier), str(found)
+    assert (f"by apparmor.raw: {rule} (t.yaml:6:7)" in str(found)) == (verdict == "denied")
+    assert (f"AppArmor may refuse it by `{rule}` (t.yaml:6:7)" in found.note) == (verdict == "allowed")
+    assert explain.explain(loaded, "agent", "syscall", "getpid").note == ""
+
+
 def test_what_the_network_refuses_is_explained_by_its_own_rule_first() -> None:
     loaded = library.load_text("version: 1\nname: t\napparmor: {raw: [deny network]}\n")
     assert explain.explain(loaded, "agent", "connect", "192.0.2.1:80").tier == "network"
