@@ -96,6 +96,11 @@ def build(policy: Policy, phase: PhaseName, *, userns_sysctl: bool = True) -> Fi
     return _built(asked.model_dump_json(), userns_sysctl)
 
 
+def forget() -> None:
+    """Keep no filter that was compiled."""
+    _built.cache_clear()
+
+
 class _Asked(BaseModel):
     """What a filter is made of; as text, the key of the filters kept."""
 

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from invigilator.ebpf.events import Phase
 from invigilator.ebpf.network import NetRule
 from invigilator.ebpf.sensor import Sensor
 from invigilator.guard.bench import place
-from invigilator.guard.bench.measure import Section
+from invigilator.guard.bench.measure import Section, interleave
 from invigilator.profiles import seccomp
 from invigilator.profiles.apparmor import ParserMissingError, binary, compile
 from invigilator.sandbox import apparmor
@@ -22,15 +23,19 @@ from invigilator.sandbox.process import ProcessBackend, ProcessSandbox
 
 RULES = (10, 1_000, 10_000)
 CONNECTS = 20_000
+TARGET = "198.51.100.9"
+FLAT_AT_MOST = 1.1
+"""Of a connect under many rules to one under few: a longest prefix is one look-up, whose depth grows with the
+logarithm of the rules at most."""
 Variant = Callable[[], AbstractContextManager[None]]
 CONNECT = """
 import socket, sys, time
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-number = int(sys.argv[1])
+number = int(sys.argv[2])
 began = time.process_time_ns()
 for _ in range(number):
     try:
-        sock.connect(("198.51.100.9", 9))
+        sock.connect((sys.argv[1], 9))
     except OSError:
         pass
 print((time.process_time_ns() - began) / number)
@@ -64,6 +69,13 @@ def enforcement(rounds: int = 15) -> Section:
 
 def _profiles(section: Section, rounds: int) -> None:
     policy = place.policy()
+
+    def fresh() -> None:
+        seccomp.forget()
+        seccomp.compile(policy, "agent")
+
+    section.add("seccomp: policy → filter", "ms", _times(fresh, rounds))
+    section.add("seccomp: filter kept", "ms", _times(lambda: seccomp.compile(policy, "agent"), rounds))
     try:
         section.add("profile: policy → text", "ms", _times(lambda: compile(policy, "agent"), rounds))
         profile = compile(policy, "agent")
@@ -152,15 +164,21 @@ def _connecting(section: Section, backend: ProcessBackend, sensor: Sensor, round
     first = int(ipaddress.ip_address("203.0.113.0"))
     with place.started(backend, sensor) as box:
         slot = max(sensor._registered)
-        for count in RULES:
-            rules = [
-                NetRule.of(str(ipaddress.ip_address(first + number)), protocol=6) for number in range(count)
-            ]
-            sensor.set_network(slot, Phase.AGENT, False, rules)
-            took = [
-                float(place.output_of(box, ["python3", "-c", CONNECT, str(CONNECTS)])) for _ in range(rounds)
-            ]
-            section.add(f"a refused connect with {count:,} rules, CPU", "ns", took)
+
+        def arm(count: int, wanted: bool) -> float:
+            others = [NetRule.of(str(ipaddress.ip_address(first + number))) for number in range(count - 1)]
+            sensor.set_network(slot, Phase.AGENT, False, [*others, NetRule.of(TARGET, allow=wanted)])
+            return float(place.output_of(box, ["python3", "-c", CONNECT, TARGET, str(CONNECTS)]))
+
+        for wanted, name in ((True, "an allowed"), (False, "a refused")):
+            took = interleave({f"{n}": partial(arm, n, wanted) for n in RULES}, rounds)
+            for count in RULES:
+                section.add(f"{name} connect with {count:,} rules, CPU", "ns", took[f"{count}"])
+            few, many = took[f"{RULES[0]}"], took[f"{RULES[-1]}"]
+            ratios = [one / other for one, other in zip(many, few, strict=True)]
+            section.add(
+                f"{name} connect, {RULES[-1]:,} rules ÷ {RULES[0]:,}", "×", ratios, at_most=FLAT_AT_MOST
+            )
 
 
 @contextmanager

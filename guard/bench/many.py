@@ -61,7 +61,7 @@ class Held:
 def many(live: int = 2_000, short: int = 5_000) -> Section:
     """Memory, descriptors and idle CPU of many registered live sandboxes; growth over many short ones."""
     section = Section("many sandboxes")
-    with tempfile.TemporaryDirectory() as folder, _descriptors(), Sensor.open() as sensor:
+    with tempfile.TemporaryDirectory() as folder, descriptors(), Sensor.open() as sensor:
         home = Path(folder) / "home"
         backend = ProcessBackend(home, stock=8)
         try:
@@ -122,7 +122,7 @@ def _settled(home: Path, backend: ProcessBackend, sensor: Sensor) -> Held:
 
 
 @contextlib.contextmanager
-def _descriptors() -> Iterator[None]:
+def descriptors() -> Iterator[None]:
     """As many as the agent may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

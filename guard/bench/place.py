@@ -8,7 +8,7 @@ import os
 import subprocess
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from invigilator.ebpf.build import object_file
@@ -17,11 +17,11 @@ from invigilator.ebpf.loader import Kernel
 from invigilator.ebpf.sensor import Sensor
 from invigilator.guard.pipeline import GATHER_S
 from invigilator.profiles import library
-from invigilator.profiles.policy import Policy
+from invigilator.profiles.policy import PhaseName, Policy
 from invigilator.sandbox.base import Sandbox, SandboxSpec, Streams
 from invigilator.sandbox.process import ProcessBackend
 
-PHASES = {"setup": Phase.SETUP, "agent": Phase.AGENT, "verify": Phase.VERIFY}
+PHASES: Mapping[PhaseName, Phase] = {"setup": Phase.SETUP, "agent": Phase.AGENT, "verify": Phase.VERIFY}
 LOOPS_SOURCE = Path(__file__).with_name("loops.c")
 
 
@@ -70,11 +70,14 @@ def drained(sensor: Sensor) -> Iterator[None]:
 
 @contextlib.contextmanager
 def started(
-    backend: ProcessBackend, sensor: Sensor | None = None, workspace: Path | None = None
+    backend: ProcessBackend,
+    sensor: Sensor | None = None,
+    workspace: Path | None = None,
+    rules: Policy | None = None,
 ) -> Iterator[Sandbox]:
-    """A started sandbox, watched where there is a sensor."""
+    """A started sandbox, watched where there is a sensor; under the figures' policy where none is given."""
     identity = uuid.uuid4()
-    box = backend.prepare(SandboxSpec(identity, policy(), workspace=workspace))
+    box = backend.prepare(SandboxSpec(identity, rules or policy(), workspace=workspace))
     slot = None
     try:
         if sensor is not None:

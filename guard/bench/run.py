@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from invigilator.guard.bench import enforcement, flow, hooks, lives, many, work
+from invigilator.guard.bench import enforcement, flow, hooks, lives, many, names, work
 from invigilator.guard.bench.measure import Section
 from invigilator.guard.errors import GuardError
 from invigilator.guard.release import version
@@ -44,6 +44,10 @@ SECTIONS: Mapping[str, tuple[str, Callable[[bool], Section]]] = {
     "enforcement": (
         "profiles made and loaded, a sandbox entered, a connect under many rules",
         lambda quick: enforcement.enforcement(3 if quick else 15),
+    ),
+    "names": (
+        "1,000 live sandboxes with a link, and with rules by name",
+        lambda quick: names.names(20, 10) if quick else names.names(),
     ),
     "many": (
         "2,000 live sandboxes, 5,000 short ones",
