@@ -66,7 +66,7 @@ def _weights(loaded: Loaded) -> Iterator[Problem]:
         if weight > 0 and not known.clean:
             message = f"`{kind}` is given weight {weight:g}, though `guard eval` has not shown it clean"
             yield _warning(loaded, where, message, "run `guard eval` first, or leave it to the library")
-        elif weight == 0 and known.cheat:
+        elif weight == 0 and known.cheat and known.clean:
             yield _warning(
                 loaded, where, f"`{kind}` costs nothing", f"the library's weight is {known.weight:g}"
             )

@@ -134,14 +134,18 @@ def show(
 ) -> None:
     """Print a policy with `extends` resolved and every default filled in, and its versions.
 
+    What is printed is itself a policy, of the same versions. `--json` has values as the API has them: bytes, seconds.
+
     \b
-    Example:
+    Examples:
       guard policy show swe-task
+      guard policy show swe-task >mine.yaml
     """
     import yaml
 
     from invigilator.guard.cli.output import print_json
     from invigilator.profiles import canonical, library
+    from invigilator.profiles.written import written
 
     if source:
         print(library.read(policy), end="")
@@ -153,7 +157,7 @@ def show(
         return
     for part, version in versions._asdict().items():
         print(f"# {part}: {version}")
-    print(yaml.safe_dump(loaded.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=100))
+    print(yaml.safe_dump(written(loaded), sort_keys=False, default_flow_style=None, width=100))
 
 
 @group.command()
