@@ -24,7 +24,7 @@ from invigilator.profiles.filelock import locked
 from invigilator.sandbox.base import SandboxError
 from invigilator.sandbox.closed import Closed, Found
 
-FORMAT = 4
+FORMAT = 5
 SYSTEM_FOLDERS = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
 PACKAGE_STATE = (
     "var/lib/dpkg", "var/lib/apt", "var/lib/ucf", "var/lib/pam", "var/lib/xml-core", "var/lib/sgml-base",
@@ -44,6 +44,7 @@ ETC_LEFT_OUT = frozenset(
         "shadow", "shadow-", "gshadow", "gshadow-", "passwd-", "group-", "subuid", "subgid", "subuid-",
         "subgid-", "machine-id", "hostname", "hosts", "fstab", "mtab", "crypttab", "krb5.keytab", "sudoers",
         "sudoers.d", "ssh/ssh_host_rsa_key", "ssl/private", "cron.d", "resolv.conf",
+        "bash_completion.d/guard",
     }
 )  # fmt: skip
 _KEY_NAME = re.compile(r"(\.key|\.p12|\.pfx|\.jks|\.keytab|^ssh_host_.*|^id_(rsa|dsa|ecdsa|ed25519))$")
