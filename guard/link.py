@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from invigilator.guard.errors import GuardError, NotFoundError, RefusedError, UnreachableError
+from invigilator.guard.errors import GuardError, MissingError, NotFoundError, RefusedError, UnreachableError
 from invigilator.guard.home import Home
 from invigilator.guard.node import agent_connection, running_agent
 from invigilator.guard.wire import PROTOCOL, Channel
@@ -33,6 +33,8 @@ _ERRORS: dict[str, type[GuardError]] = {
     "order": RefusedError,
     "RefusedError": RefusedError,
     "NotFoundError": NotFoundError,
+    "RolloutError": RefusedError,
+    "UnavailableError": MissingError,
 }
 
 

@@ -1,4 +1,4 @@
-"""Policy → the policy language, with everything said: what it reads as is the same policy, versions and all."""
+"""Policy → the policy language, with everything said: read again it is the same policy, versions and all."""
 
 from __future__ import annotations
 

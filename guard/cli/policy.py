@@ -134,7 +134,7 @@ def show(
 ) -> None:
     """Print a policy with `extends` resolved and every default filled in, and its versions.
 
-    What is printed is itself a policy, of the same versions. `--json` has values as the API has them: bytes, seconds.
+    What is printed is itself a policy, of the same versions. `--json` has bytes and seconds, as the API.
 
     \b
     Examples:

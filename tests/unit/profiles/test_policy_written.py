@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from invigilator.profiles import check, library
+from invigilator.profiles import library
 from invigilator.profiles.canonical import policy_versions
 from invigilator.profiles.policy import Policy
 from invigilator.profiles.written import written
@@ -24,13 +24,16 @@ filesystem:
   default_action: allow
   files: [{paths: [/opt], deny: [exec, mmap], phases: [setup, agent]}]
 network:
-  egress: [{name: web, target: "*.example.org", ports: [80, 443]}, {name: all, action: deny, target: "2000::/3", protocol: any}]
+  egress:
+  - {name: web, target: "*.example.org", ports: [80, 443]}
+  - {name: all, action: deny, target: "2000::/3", protocol: any}
   default_bind: deny
   bind: [{name: own, addresses: [127.0.0.1], ports: [0]}]
 limits: {memory: 1500MB, cpus: 0.5, disk: 1B, ttl: 1.5min, io: {read: 1MiB/s, write_ops: 20/s}}
 syscalls: {extent_exchange: deny, deny: []}
 apparmor: {raw: ["deny /x r"]}
-seccomp: {raw: [{names: [socket], errno: EACCES, args: [{index: 0, op: SCMP_CMP_MASKED_EQ, value: 16, value_two: 16}]}]}
+seccomp:
+  raw: [{names: [socket], errno: EACCES, args: [{index: 0, op: SCMP_CMP_MASKED_EQ, value: 1, value_two: 1}]}]
 phases:
   setup: {network: {default_action: allow}, survivors: keep}
   verify: {protected: {test: {write: deny}}, syscalls: {userns: allow}}
