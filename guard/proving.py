@@ -242,20 +242,22 @@ def _attacked(policy: Policy, options: Options) -> list[Row]:
         *attacks.on_own_ports(untaken),
     ]
     observing = without_apparmor(policy).model_copy(update={"mode": "observe", "require": []})
-    control, _ = _run(observing, options, [one for one in found if one.controlled])
-    tried, tiers = _run(policy, options, found)
+    control, _ = _run(observing, options, [one for one in found if one.controlled], works=True)
+    tried, tiers = _run(policy, options, found, works=False)
     return [_row(one, tried[one.id], control.get(one.id), tiers) for one in found]
 
 
 def _run(
-    policy: Policy, options: Options, chosen: Sequence[Attack]
+    policy: Policy, options: Options, chosen: Sequence[Attack], *, works: bool
 ) -> tuple[dict[str, Result], frozenset[str]]:
-    """(attack → how it ended, tiers in force)."""
+    """(attack → how it ended, tiers in force). `works`: one may move or remove what others are after."""
     ended = {}
     with _box(policy, options, "attack") as box:
+        _plant(box)
         box.phase("agent")
         for one in chosen:
-            _plant(box)
+            if works:
+                _plant(box)
             ended[one.id] = box.exec(
                 ["bash", "-c", one.script, "attack", one.argument], cwd="/", timeout_s=ATTACK_S
             )
@@ -264,7 +266,7 @@ def _run(
 
 
 def _plant(box: SyncSandbox) -> None:
-    """What attacks are after, which one before may have moved or removed."""
+    """What attacks are after."""
     for path, content in attacks.PLANTED.items():
         box.write_file(path, content)
 
