@@ -8,6 +8,7 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,11 @@ from invigilator.sandbox import apparmor
 from invigilator.sandbox.base import Pinned, SandboxError, SandboxSpec
 from invigilator.sandbox.process import ProcessBackend
 
-BODY = "file, capability, network, unix, signal, ptrace, mount, umount, audit deny /workspace/{word}* wl,"
+BODY = (
+    "file, capability, network, unix, signal, ptrace, mount, umount,"
+    " audit deny /workspace/{word}* wl, audit deny /workspace/always* wl,"
+)
+SWAPS = 10
 
 
 def write(policy: Policy, phase: PhaseName, layout: Layout) -> Profile:
@@ -37,9 +42,14 @@ def name_of(phase: PhaseName) -> str:
     return write(Policy(name="one"), phase, Layout()).name
 
 
-def assemble(profile: Profile, cache: Path, features: Path) -> bytes:
+def assemble(profile: Profile, folder: Path, features: Path) -> bytes:
+    return _assembled(profile.text, features)
+
+
+@cache
+def _assembled(text: str, features: Path) -> bytes:
     command = ["apparmor_parser", "-Q", "-K", "-S", "-M", str(features)]
-    return subprocess.run(command, input=profile.text.encode(), capture_output=True, check=True).stdout
+    return subprocess.run(command, input=text.encode(), capture_output=True, check=True).stdout
 
 
 @pytest.fixture
@@ -144,6 +154,31 @@ def test_a_running_one_changes_where_asked_and_the_next_of_the_first_policy_does
         assert later.sh("echo x > two-agent-file").code == 0
 
 
+def test_while_profiles_are_swapped_nothing_slips_through_that_both_deny(
+    profiles: apparmor.Profiles, box: Box
+) -> None:
+    """One load after another, beside a process that tries without a pause."""
+    tries = (
+        "exec 2>/dev/null; touch started; tried=0 slipped=0; until [ -e swapped ]; do tried=$((tried + 1));"
+        " if echo x > always; then slipped=$((slipped + 1)); fi; done; echo $tried $slipped"
+    )
+    told: list[str] = []
+    runner = threading.Thread(target=lambda: told.append(box.sh(tries, timeout_s=600).text))
+    runner.start()
+    while box.run("test", "-e", "started").code:
+        pass
+    before = name_of("agent")
+    for number in range(SWAPS):
+        became = box.sandbox.change(Policy(name=("two", "one")[number % 2]), unchanged)
+        assert became["apparmor"] == "changed"
+        assert apparmor.modes()[before] == "enforce"
+    box.sh("touch swapped")
+    runner.join(600)
+    tried, slipped = map(int, told[0].split())
+    assert tried > SWAPS
+    assert slipped == 0
+
+
 def test_where_another_sandbox_has_the_profile_too_new_commands_alone_are_bound(
     profiles: apparmor.Profiles, box: Box, backend: ProcessBackend
 ) -> None:
@@ -169,12 +204,13 @@ def test_the_same_rules_again_change_nothing(profiles: apparmor.Profiles, box: B
 
 def test_profiles_are_shared_and_loaded_once(profiles: apparmor.Profiles, backend: ProcessBackend) -> None:
     names = profiles.take(Policy(name="one"))
-    revisions = _revisions(names["agent"])
-    assert profiles.take(Policy(name="one")) == names
+    revisions, loaded = _revisions(names["agent"]), len(apparmor.modes())
+    for _ in range(999):
+        assert profiles.take(Policy(name="one")) == names
     assert names["setup"] == names["agent"] != names["verify"]
-    assert _revisions(names["agent"]) == revisions
-    profiles.give_back(names)
-    profiles.give_back(names)
+    assert (_revisions(names["agent"]), len(apparmor.modes())) == (revisions, loaded)
+    for _ in range(1000):
+        profiles.give_back(names)
 
 
 def test_unused_profiles_are_unloaded_and_used_ones_are_not(
