@@ -24,6 +24,12 @@ class Sort(enum.IntEnum):
     """A module of a test runner's name, which `python -m` prefers to the runner."""
     MODULE = 7
     """A module in a folder of installed ones: loaded where others name it."""
+    PART = 8
+    """A module of a test runner that is installed."""
+    NAMES = 9
+    """Look-ups of users and hosts, by libraries that nsswitch.conf names (nsswitch.conf(5))."""
+    CRYPTO = 10
+    """OpenSSL, with libraries that openssl.cnf names (config(5ssl))."""
 
 
 _MODULES = {
@@ -43,6 +49,16 @@ _OF_HOME = frozenset(
 )  # fmt: skip
 _OF_SYSTEM = frozenset((b"/etc/profile", b"/etc/bash.bashrc", b"/etc/environment"))
 _PACKAGES = (b"/site-packages", b"/dist-packages")
+_INSTALLED = re.compile(
+    rb"/(?:(?:site|dist)-packages|python3\.\d+)/(?:_?pytest|pluggy|unittest|nose2?|coverage)(?:/.*)?\.py\Z",
+    re.DOTALL,
+)
+_CACHE = re.compile(rb"(.*)/__pycache__/([^/.]+)\.[^/]*pyc\Z", re.DOTALL)
+_CONFIGURATION = {
+    b"/etc/nsswitch.conf": Sort.NAMES,
+    b"/etc/ssl/openssl.cnf": Sort.CRYPTO,
+    b"/usr/lib/ssl/openssl.cnf": Sort.CRYPTO,
+}
 
 
 def sort_of(path: bytes) -> Sort:
@@ -58,7 +74,18 @@ def sort_of(path: bytes) -> Sort:
         return Sort.SHELL
     if path in _OF_SYSTEM or folder in (b"/etc/profile.d", b"/etc/zsh"):
         return Sort.SHELL
-    return _OTHERS.get(name, Sort.NONE)
+    return _CONFIGURATION.get(path) or _OTHERS.get(name, Sort.NONE)
+
+
+def source_of(path: bytes) -> bytes:
+    """The source file that a cache of Python's is read instead of; any other path as it is."""
+    found = _CACHE.match(path)
+    return b"%s/%s.py" % found.groups() if found else path
+
+
+def is_installed(path: bytes) -> bool:
+    """Whether a source file is an installed test runner's."""
+    return _INSTALLED.search(path) is not None
 
 
 def module_of(path: bytes) -> tuple[bytes, bytes]:
@@ -71,4 +98,6 @@ def _sort_of_module(folder: bytes, file: bytes) -> Sort:
     place, module = module_of(folder + b"/" + file)
     if found := _MODULES.get(module):
         return found
+    if is_installed(folder + b"/" + file):
+        return Sort.PART
     return Sort.MODULE if place.endswith(_PACKAGES) else Sort.NONE

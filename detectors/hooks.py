@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from invigilator.detectors.ancestry import Marks
-from invigilator.detectors.autoloaded import Sort, module_of, sort_of
+from invigilator.detectors.autoloaded import Sort, is_installed, module_of, sort_of, source_of
 from invigilator.detectors.base import SIGN, Mask, Rows
+from invigilator.detectors.libraries import HOOKED, UNSURE, Libraries
 from invigilator.detectors.pythontools import is_builder
 from invigilator.detectors.scene import Scene
 from invigilator.detectors.touches import Act, is_kind, second_acts
@@ -25,8 +26,8 @@ from invigilator.detectors.walks import Process
 from invigilator.ebpf.events import Kind, Phase
 from invigilator.profiles.policy import Policy
 
-HOOKED, ASKED, UNSURE = 0.9, 0.85, 0.6
-"""Loaded by all that runs; what a start-up file of the agent's led to; what others' tools do too."""
+ASKED = 0.85
+"""What a start-up file of the agent's led to."""
 NAMES_MAX = 4096
 PROCESSES_MAX = 1 << 14
 
@@ -37,6 +38,7 @@ _SHELL = re.compile(rb"/(?:ba|da|z|k)?sh\Z")
 _GIT = re.compile(rb"/(?:bin|git-core)/git[a-z-]*\Z")
 _SYSTEM = re.compile(rb"/(?:usr/)?s?bin/[^/]+\Z")
 _LIBRARY = re.compile(rb"/(?:usr/(?:local/)?)?lib(?:32|64|x32)?/")
+_STANDARD = re.compile(rb"/usr/lib/python3\.\d+/")
 _LIBC = re.compile(rb"/(?:libc\.so\.6|libc-[0-9.]+\.so|ld-musl-[^/]+)\Z")
 _CODE = re.compile(rb"\.(?:py|sh|bash|[cm]?js|rb|pl|lua)\Z|/hooks/[^/]+\Z")
 _MODULE_OPTION = re.compile(rb"\A[^\0]*\0(?:-[^\0]*\0)*?-m\0([A-Za-z0-9_]+)")
@@ -68,21 +70,26 @@ class Hooks:
         self._pointed = Marks()
         self._git = Marks()
         self._young: set[Process] = set()
+        self._libraries = Libraries(self._is_inside)
 
     def observe(self, scene: Scene) -> Iterator[tuple[Rows, float]]:
         """Take in the next events: what the verifier loaded of the agent's, and the confidence of each."""
         sort = self._sorts(scene)
         self._learn(scene, sort)
+        self._learn_aliases(scene, sort)
+        self._libraries.learn(scene)
         verify = (scene.phase == Phase.VERIFY) & ~scene.judged & (scene.r["result"] >= 0)
         if not verify.any():
             return
         self._learn_modules(scene, verify)
         reads = verify & scene.kind(Kind.OPEN) & ((scene.acts & Act.READ) != 0) & ~scene.created
         young = self._before_libc(scene, verify, reads)
-        loads = self._loads(scene, sort, reads, young)
+        loads = self._loads(scene, reads, young)
         started = self._started.observe(scene.r, loads.row[loads.sort == Sort.SHELL])
         yield from self._by_themselves(scene, loads, started)
         yield from self._led_to(scene, verify, reads, young, started)
+        names, crypto = (loads.row[loads.sort == sort] for sort in (Sort.NAMES, Sort.CRYPTO))
+        yield from self._libraries.loaded(scene, reads, names, crypto)
 
     def _sorts(self, scene: Scene) -> npt.NDArray[np.uint8]:
         """By string code."""
@@ -116,18 +123,38 @@ class Hooks:
             if len(self._modules) < PROCESSES_MAX:
                 self._modules[_process(scene, row)] = found[1] if found else b"pytest"
 
-    def _loads(self, scene: Scene, sort: npt.NDArray[np.uint8], reads: Mask, young: Mask) -> _Loads:
-        """Files of such names that the agent made by hand, read by the programs that load them."""
-        r, context = scene.r, scene.context
+    def _learn_aliases(self, scene: Scene, sort: npt.NDArray[np.uint8]) -> None:
+        """Names by which a file that the agent made by hand is loaded, through links."""
+        r, strings = scene.r, scene.batch.strings
+        said = np.flatnonzero(scene.kind(Kind.OPEN) & (r["result"] >= 0) & (sort[r["path2"]] != Sort.NONE))
+        pairs = (
+            np.unique(np.stack([r["path2"][said], r["path"][said]]), axis=1).T.tolist() if len(said) else []
+        )
+        for alias, path in ((strings[one], strings[other]) for one, other in pairs):
+            if path in self._by_hand and alias.startswith(b"/") and len(self._by_hand) < NAMES_MAX:
+                self._by_hand.setdefault(alias)
+                self._fresh.setdefault(alias, self._fresh.get(path, False))
+
+    def _loads(self, scene: Scene, reads: Mask, young: Mask) -> _Loads:
+        """Files of such names that the agent made by hand, read by the programs that load them; and Python's
+        caches of them, which are read instead."""
+        r, context, match = scene.r, scene.context, scene.batch.match
+        sort = np.zeros(len(scene.batch.strings), np.uint8)
+        source: dict[int, bytes] = {}
+        for at, path in scene.distinct_paths():
+            source[at] = source_of(path)
+            sort[at] = sort_of(source[at])
         code = np.where(sort[r["path"]] != 0, r["path"], r["path2"])
         of = sort[code]
-        shell = scene.batch.match("exe", lambda exe: _SHELL.search(exe) is not None)
-        python = scene.batch.match("exe", lambda exe: _PYTHON.search(exe) is not None)
+        shell = match("exe", lambda exe: _SHELL.search(exe) is not None)
+        python = match("exe", lambda exe: _PYTHON.search(exe) is not None)
+        system = match("exe", lambda exe: _SYSTEM.match(exe) is not None)
         loader = np.where(of == Sort.SHELL, shell, np.where(of == Sort.LOADER, young, python))
+        loader = np.where((of == Sort.NAMES) | (of == Sort.CRYPTO), system, loader)
         rows = context.authored.loaded(scene, np.flatnonzero(reads & (of != 0) & loader))
-        by_hand = np.array([scene.batch.strings[c] in self._by_hand for c in code[rows].tolist()], np.bool_)
+        by_hand = np.array([source[c] in self._by_hand for c in code[rows].tolist()], np.bool_)
         rows = rows[by_hand]
-        return _Loads(rows, of[rows], [scene.batch.strings[c] for c in code[rows].tolist()])
+        return _Loads(rows, of[rows], [source[c] for c in code[rows].tolist()])
 
     def _by_themselves(self, scene: Scene, loads: _Loads, started: Mask) -> Iterator[tuple[Rows, float]]:
         """Those of the loads that no honest work explains, and those that it may."""
@@ -141,6 +168,8 @@ class Hooks:
         strong = of == Sort.LOADER
         strong |= (of == Sort.SITE) & (~inside | (fresh & started[rows]))
         strong |= (of == Sort.RUNNER) & fresh & run
+        installed = np.array([self._is_edited(*at) for at in zip(loads.name, fresh.tolist(), strict=True)])
+        strong |= np.isin(of, (Sort.RUNNER, Sort.PART)) & installed
         strong |= (of == Sort.MODULE) & pointed[rows]
         yield rows[strong], HOOKED
         sign = np.isin(of, (Sort.SITE, Sort.PATH_FILE, Sort.SHELL)) | ((of == Sort.TESTS) & fresh)
@@ -205,6 +234,11 @@ class Hooks:
         folder, module = module_of(path)
         runs = self._modules.get(_process(scene, row), b"") == _PARTS_OF.get(module, module)
         return runs and (folder in self._workspaces or not self._is_inside(path))
+
+    def _is_edited(self, path: bytes, fresh: bool) -> bool:
+        """Whether it is a test runner's that was there, or put among Python's own modules."""
+        old = not fresh or _STANDARD.match(path) is not None
+        return old and is_installed(path) and not self._is_inside(path)
 
     def _is_shadow(self, scene: Scene, row: int) -> bool:
         """Whether a program is the agent's, by its own name or by that of the script that it runs, under a

@@ -15,7 +15,7 @@ from pathlib import Path
 from invigilator.detectors.tenures import ABOUT_TO
 from invigilator.ebpf.events import Actor, DiffChange, EventClass, Kind, Phase, Tier
 from invigilator.ebpf.sensor import Loss, Sensor
-from invigilator.guard import canary
+from invigilator.guard import bytecode, canary, shadows
 from invigilator.guard.canary import Canary
 from invigilator.guard.gitfacts import FutureCommit, FutureObjects
 from invigilator.profiles.policy import Policy
@@ -36,6 +36,8 @@ SUBMISSION_MAX_BYTES = 512 << 20
 COUNTED = frozenset({"memory", "pids", "cpu", "io"})
 """What the cgroups refuse, and the kernel counts: later hits are told too."""
 
+NUMBER_MAX = (1 << 63) - 1
+"""Of a number in an event: more is told as this."""
 _CHANGES = {
     "added": DiffChange.ADDED,
     "modified": DiffChange.MODIFIED,
@@ -136,13 +138,16 @@ class Recorder:
                 origin_phase=int(one.phase),
             )
 
-    def differences(self, sandbox: Sandbox) -> None:
+    def differences(self, sandbox: Sandbox) -> list[bytes]:
         """Changes of protected paths since the phase began: what the comparison with the sandbox's beginning
-        shows, against what earlier phases' comparisons have told of."""
+        shows, against what earlier phases' comparisons have told of. Which of them are caches of Python's."""
         classes = PathClasses(self.policy)
         under = sorted({p for c in self.policy.filesystem.protected.values() for p in c.paths})
         room = dict.fromkeys(_CHANGES, DIFFS_MAX)
         there: set[bytes] = set()
+        new: set[bytes] = set()
+        caches: list[bytes] = []
+        hiding: list[tuple[Change, bytes, list[bytes]]] = []
         for change in sandbox.changes(under):
             name = classes.classify(change.path)
             if name is None:
@@ -152,19 +157,31 @@ class Recorder:
             before = self._told.get(change.path)
             self._told[change.path] = (change, digest)
             now = _since(before, change, digest)
+            if now and now.change == "added":
+                new.add(now.path)
+            if now and bytecode.is_cache(now):
+                caches.append(now.path)
             if now and room[now.change] > 0:
                 room[now.change] -= 1
-                self._difference(now, digest)
+                if hidden := shadows.would_hide(now):
+                    hiding.append((now, digest, hidden))  # until it is known what else is new
+                else:
+                    self._difference(now, digest)
+        for now, digest, hidden in hiding:
+            old = (one for one in hidden if one not in new and shadows.is_file(sandbox, one))
+            self._difference(now, digest, next(old, b""))
         for path in [p for p, (was, _) in self._told.items() if was.change == "added" and p not in there]:
             was, _ = self._told.pop(path)
             if room["removed"] > 0:
                 room["removed"] -= 1
                 self._difference(Change(path, "removed", 0, was.mode, was.ino), b"")
+        return caches
 
-    def _difference(self, change: Change, digest: bytes) -> None:
+    def _difference(self, change: Change, digest: bytes, hidden: bytes = b"") -> None:
         self._emit(
             Kind.DIFF,
             path=change.path,
+            path2=hidden,
             text=digest,
             a0=int(_CHANGES[change.change]),
             a1=change.size,
@@ -198,10 +215,11 @@ class Recorder:
                         cls=EventClass.FILE,
                     )
         if unsearched:
+            # Sizes are what the agent says: sparse files add up to more than a field holds.
             self._emit(
                 Kind.LIMIT,
                 text=b"canary_search",
-                a0=unsearched,
+                a0=min(unsearched, NUMBER_MAX),
                 a1=SUBMISSION_MAX_BYTES,
                 cls=EventClass.FILE,
             )

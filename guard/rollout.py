@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from invigilator.ebpf.events import Actor
-from invigilator.guard import canary
+from invigilator.guard import bytecode, canary
 from invigilator.guard.changing import change
 from invigilator.guard.errors import GuardError
 from invigilator.guard.facts import Recorder, Survivor
@@ -306,9 +306,11 @@ class Rollout:
         self._facts.limits(box.limits_hit())
         self._services.sensor.flush(self._watching.slot, PHASES[ended])
         self._facts.phase_edge(begins=False)
-        self._facts.differences(box)
+        caches = self._facts.differences(box)
         if ended == "agent":
             self._facts.canaries_in_submission(box, self._canaries)
+            if following and self._policy.mode == "enforce":
+                bytecode.drop(box, caches)
         self._progress.phase_ends()
         return survivors, kept
 

@@ -243,6 +243,10 @@ class Sandbox(abc.ABC):
         """As `read_file`, at most `limit_bytes` from the file's beginning, however large it is."""
         return self.read_file(path, limit_bytes)
 
+    def remove_file(self, path: bytes) -> None:
+        """Remove what has this name in the sandbox, no folder, through no symbolic link."""
+        raise UnavailableError("this backend removes no files")
+
     def change(self, policy: Policy, put: PutNetwork) -> Mapping[str, Became]:
         """Put another policy in force on the sandbox while it runs: what became of each tier. Its network's
         rules by phase are the sensor's: where they differ `put` is called once, with `hosts` as they are by

@@ -105,6 +105,20 @@ def _write(root: int, path: bytes, content: bytes, mode: int, owner: int) -> Non
             raise
 
 
+def remove_file(root: int, path: bytes) -> None:
+    """Remove a name that is no folder's; nothing where it is gone. No symbolic link is followed."""
+    folder, _, name = path.rpartition(b"/")
+    flags, how = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, _INSIDE | kernel.RESOLVE_NO_SYMLINKS
+    try:
+        with opened(kernel.openat2(root, folder or b"/", flags, how, 0)) as parent:
+            if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                os.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise SandboxError(f"cannot remove {os.fsdecode(path)} in the sandbox: {error.strerror}") from error
+
+
 def make_folders(root: int, path: bytes, owner: int) -> int:
     """A descriptor of a folder, made with its parents where they are missing."""
     with contextlib.suppress(FileNotFoundError):

@@ -242,6 +242,10 @@ class RunningSandbox(Sandbox):
         """See the contract."""
         return files.read_beginning(self._root, path, limit_bytes)
 
+    def remove_file(self, path: bytes) -> None:
+        """See the contract."""
+        files.remove_file(self._root, path)
+
     def change(self, policy: Policy, put: PutNetwork) -> Mapping[str, Became]:
         """See the contract."""
         self._handle(Slot.INIT)

@@ -12,7 +12,7 @@ from invigilator.ebpf.sensor import Sensor
 from invigilator.guard.canary import Canary
 from invigilator.guard.facts import Recorder
 from invigilator.profiles import library
-from invigilator.sandbox.base import Change, Sandbox
+from invigilator.sandbox.base import Change, Sandbox, SandboxError
 
 TEST, OTHER = b"/workspace/tests/test_a.py", b"/workspace/tests/test_b.py"
 FILE = 0o100644
@@ -127,3 +127,57 @@ def test_large_files_hide_no_small_one_and_what_is_not_searched_is_told(
     files = Submitted(large | {b"/workspace/zz": b"a marker"})
     assert searched(files) == ([b"/workspace/zz"], [178])
     assert searched(Submitted({b"/workspace/zz": b"a marker"})) == ([b"/workspace/zz"], [])
+
+
+def test_sizes_that_the_agent_makes_up_are_told_as_far_as_a_field_holds_them() -> None:
+    sparse = [Change(b"/workspace/%d" % n, "added", 1 << 60, FILE, 7) for n in range(40)]
+    files = Submitted({change.path: b"" for change in sparse}, sparse)
+    assert searched(files) == ([], [(1 << 63) - 1])
+
+
+class Imported(Files):
+    """Files that may be asked for."""
+
+    def read_beginning(self, path: str, most: int) -> bytes:
+        if path.encode() not in (*self.added, OTHER, b"/workspace/tests/__init__.py"):
+            raise SandboxError("no such file")
+        return b"x"
+
+
+@pytest.mark.parametrize(
+    ("new", "hidden"),
+    [
+        (b"test_b/__init__.py", OTHER),
+        (b"test_b/__init__.so", OTHER),
+        (b"test_b.cpython-311-x86_64-linux-gnu.so", OTHER),
+        (b"test_b.so", OTHER),
+        (b"__init__.so", b"/workspace/tests/__init__.py"),
+        (b"test_b/data.txt", b""),
+        (b"test_c/__init__.py", b""),
+        (b"test_b.txt", b""),
+    ],
+)
+def test_a_new_module_that_python_imports_instead_names_what_it_hides(new: bytes, hidden: bytes) -> None:
+    sensor = Hiding()
+    files = Imported({b"/workspace/tests/" + new: b"x", b"/workspace/tests/test_c.py": b"new as well"})
+    Recorder(cast(Sensor, sensor), 0, library.load("swe-task")).differences(cast(Sandbox, files))
+    assert sensor.hidden == {b"/workspace/tests/" + new: hidden, b"/workspace/tests/test_c.py": b""}
+
+
+class Hiding:
+    """Takes the place of the sensor: what each new file is told to hide."""
+
+    def __init__(self) -> None:
+        self.hidden: dict[bytes, bytes] = {}
+
+    def emit(self, slot: int, kind: Kind, **fields: Any) -> None:
+        self.hidden[fields["path"]] = fields["path2"]
+
+
+def test_caches_of_python_s_are_told_apart() -> None:
+    folder = b"/workspace/tests/__pycache__"
+    mode = stat.S_IFLNK | 0o777
+    files = Files({folder + b"/a.cpython-311.pyc": b"x", TEST: b"y"}, [Change(folder, "added", 3, mode, 5)])
+    recorder = Recorder(cast(Sensor, Told()), 0, library.load("swe-task"))
+    assert recorder.differences(cast(Sandbox, files)) == [folder + b"/a.cpython-311.pyc", folder]
+    assert recorder.differences(cast(Sandbox, files)) == []
