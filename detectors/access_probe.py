@@ -69,7 +69,7 @@ class AccessProbe(Detector):
         r = scene.r
         call = scene.kind(*_CALLS)
         refused = np.isin(r["result"], _REFUSALS) | (call & (r["result"] == -errno.ENOSYS))
-        refused |= scene.kind(Kind.DENIAL)
+        refused |= scene.kind(Kind.DENIAL) & ~scene.only_told
         candidates = refused & scene.judged & (call | scene.kind(*_FILES))
         rows = np.flatnonzero(candidates)
         if len(rows):

@@ -95,8 +95,15 @@ class Scene:
         found = np.full(len(r), Outcome.SUCCESS, np.uint8)
         found[r["result"] < 0] = Outcome.FAILED
         denied = np.isin(r["result"], DENYING) | is_kind(r, (Kind.NET_DENIED, Kind.DENIAL))
-        found[denied | ((r["tiers"] & int(ENFORCING_TIERS)) != 0)] = Outcome.DENIED
+        denied |= (r["tiers"] & int(ENFORCING_TIERS)) != 0
+        found[denied & ~self.only_told] = Outcome.DENIED
         return found
+
+    @cached_property
+    def only_told(self) -> Mask:
+        """Denials of a policy that observes: nothing was refused."""
+        told: Mask = self.kind(Kind.DENIAL) & (self.r["a2"] == 1)
+        return told
 
     @cached_property
     def touches(self) -> Touches:

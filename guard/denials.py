@@ -184,16 +184,19 @@ class Denials:
                 )
             self._left_out += refusal.count
             return
-        text = text_of(refusal, watched.policy_at(refusal.time_ns))
-        if text is None:
+        policy = watched.policy_at(refusal.time_ns)
+        text = text_of(refusal, policy)
+        # Where refusals are in force, what is only told of is a wish of the profile's own, and no refusal.
+        if text is None or (refusal.allowed and policy.mode != "observe"):
             return
-        own = self._own_event(slot, refusal)
+        # The calls that are kept were refused: what was let through is joined to none of them.
+        own = Own() if refusal.allowed else self._own_event(slot, refusal)
         phase = own.phase or int(one.phase) or int(self._phases[refusal.pid])
         by_apparmor = refusal.tier == "apparmor"
         Denial(
             text,
             Tier.APPARMOR if by_apparmor else Tier.SECCOMP,
-            result=-(errno.EACCES if by_apparmor else errno.EPERM),
+            result=0 if refusal.allowed else -(errno.EACCES if by_apparmor else errno.EPERM),
             pid=refusal.pid,
             own=replace(own, phase=phase, origin=own.origin or phase),
             count=refusal.count,

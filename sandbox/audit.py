@@ -46,6 +46,8 @@ STAMP_NS = 20_000_000
 _STAMP = re.compile(rb"^(?:type=\d+ )?audit\((\d+)\.(\d+):(\d+)\): ")
 _FIELD = re.compile(rb'([a-z_0-9]+)=(?:"([^"]*)"|([^ \0\n]*))')
 _MARK = re.compile(rb"invigilator-mark=([0-9a-f]{16})-(\d+)")
+_TOLD = (b"ALLOWED", b"AUDIT")
+"""By a profile in complain mode: what its rules do not allow, and what they allow and tell of (`audit`)."""
 _TEXTS = frozenset({"name", "target", "srcname", "comm", "exe", "profile", "peer", "info", "operation"})
 
 
@@ -53,7 +55,7 @@ _TEXTS = frozenset({"name", "target", "srcname", "comm", "exe", "profile", "peer
 class Refusal:
     """One refusal, or `count` equal ones of which this is the first.
 
-    `tier`: apparmor or seccomp. `allowed`: in complain mode, where nothing is refused. `time_ns`:
+    `tier`: apparmor or seccomp. `allowed`: only told of, where nothing is refused. `time_ns`:
     CLOCK_BOOTTIME, at most `STAMP_NS` before the refusal (of `parse`: of the wall clock). `pid`: in the
     initial namespace. `fields`: as the kernel wrote them, unescaped.
     """
@@ -227,12 +229,12 @@ def parse(kind: int, text: bytes, count: int = 1) -> Refusal | None:
         quoted, bare = found[2], found[3]
         fields.setdefault(key, quoted if quoted is not None else _unescaped(key, bare))
     verdict = fields.pop("apparmor", b"")
-    if kind == _AVC and verdict not in (b"DENIED", b"ALLOWED"):
+    if kind == _AVC and verdict not in (b"DENIED", *_TOLD):
         return None
     seconds, milliseconds = int(stamp[1]), int(stamp[2])
     return Refusal(
         "seccomp" if kind == _SECCOMP else "apparmor",
-        verdict == b"ALLOWED",
+        verdict in _TOLD,
         seconds * 1_000_000_000 + milliseconds * 1_000_000,
         int(fields.pop("pid", b"0") or 0),
         fields,

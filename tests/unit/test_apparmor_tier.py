@@ -105,9 +105,10 @@ def test_records_are_read_as_the_library_of_apparmor_reads_them() -> None:
 
 
 def test_complaints_are_no_refusals_and_other_records_are_nothing() -> None:
-    told = audit.parse(1400, (DENIED % b'"/a"').replace(b"DENIED", b"ALLOWED"))
-    assert told is not None
-    assert told.allowed
+    for verdict in (b"ALLOWED", b"AUDIT"):
+        told = audit.parse(1400, (DENIED % b'"/a"').replace(b"DENIED", verdict))
+        assert told is not None
+        assert told.allowed
     assert audit.parse(1400, (DENIED % b'"/a"').replace(b"DENIED", b"STATUS")) is None
     assert audit.parse(1300, DENIED % b'"/a"') is None
 

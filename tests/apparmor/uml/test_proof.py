@@ -111,3 +111,4 @@ def test_complain_mode_refuses_nothing_and_tells(backend: ProcessBackend) -> Non
     for name, found in run(backend, watching, frozenset(ALL), chosen).items():
         assert found.worked, (name, found.said)
         assert not told_of(found)
+        assert any(one.allowed for one in found.records), (name, found.records)

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -190,6 +191,23 @@ def test_lost_audit_records_make_the_class_incomplete(place: Place) -> None:
     assert denial_coverage(place.denials, SLOT + 1, told=True) == "ok"
     assert denial_coverage(place.denials, SLOT + 1, told=False) == "degraded"
     assert denial_coverage(None, SLOT, told=True) == "disabled"
+
+
+def test_what_an_observing_policy_would_have_refused_is_told_as_that_and_an_enforcing_ones_wish_is_not(
+    place: Place,
+) -> None:
+    boot = now()
+    let_through = replace(refusal(boot), allowed=True)
+    batch = events(
+        {"seq": 4, "time_ns": boot - 10**9, "phase": 2},
+        {"seq": 5, "result": -13, "time_ns": boot, "path": 1, "phase": 2},
+        strings=(b"/grader/a",),
+    )
+    assert not place.refuse(let_through, batch=batch)
+    place.denials.watch(SLOT, {}, Policy(name="p", mode="observe"))
+    (told,) = place.refuse(let_through, batch=batch)
+    assert (told["kind"], told["path"], told["phase"]) == (Kind.DENIAL, b"/grader/a", int(Phase.AGENT))
+    assert (told["a1"], told["a2"], told["result"]) == (0, 1, 0)
 
 
 def test_others_profiles_are_no_business_of_ours(place: Place) -> None:
