@@ -57,7 +57,7 @@ def inhabitant(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is born outside, and moved in before its first program, as runtimes do it."""
     enter = f'echo $$ > "{folder}/cgroup.procs" && exec sleep 600'
     process = subprocess.Popen(["sh", "-c", enter])
-    while "sleep" not in Path(f"/proc/{process.pid}/comm").read_text():
+    while Path(f"/proc/{process.pid}/cmdline").read_bytes() != b"sleep\x00600\x00":
         os.sched_yield()
     yield process
     process.kill()
