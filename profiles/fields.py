@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import re
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -12,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from invigilator.profiles import names, network, paths, units
 from invigilator.profiles.apparmor import statements
 
+_Q = TypeVar("_Q", int, float)
 NAME = r"[a-z0-9][a-z0-9_.-]{0,63}"
 
 
@@ -29,39 +31,16 @@ def _path(value: Any) -> Any:
     return value
 
 
-def _bytes(value: Any) -> int:
-    try:
-        return units.parse_bytes(value)
-    except units.UnitError as error:
-        raise _refused(str(error), error.fix) from error
+def _read_by(parse: Callable[[object], _Q]) -> Callable[[Any], _Q]:
+    """The validator of a quantity that `parse` reads."""
 
+    def read(value: Any) -> _Q:
+        try:
+            return parse(value)
+        except units.UnitError as error:
+            raise _refused(str(error), error.fix) from error
 
-def _seconds(value: Any) -> float:
-    try:
-        return units.parse_seconds(value)
-    except units.UnitError as error:
-        raise _refused(str(error), error.fix) from error
-
-
-def _quantity(value: Any) -> float:
-    try:
-        return units.parse_quantity(value)
-    except units.UnitError as error:
-        raise _refused(str(error), error.fix) from error
-
-
-def _rate(value: Any) -> int:
-    try:
-        return units.parse_rate(value)
-    except units.UnitError as error:
-        raise _refused(str(error), error.fix) from error
-
-
-def _operations(value: Any) -> int:
-    try:
-        return units.parse_operations(value)
-    except units.UnitError as error:
-        raise _refused(str(error), error.fix) from error
+    return read
 
 
 def _target(value: Any) -> Any:
@@ -133,26 +112,26 @@ Path = Annotated[
 ]
 Size = Annotated[
     int,
-    BeforeValidator(_bytes),
+    BeforeValidator(_read_by(units.parse_bytes)),
     WithJsonSchema(
         {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?([KMGT]i|[kMGT])?B$", "examples": ["2GiB"]}
     ),
 ]
 Rate = Annotated[
     int,
-    BeforeValidator(_rate),
+    BeforeValidator(_read_by(units.parse_rate)),
     WithJsonSchema(
         {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?([KMGT]i|[kMGT])?B/s$", "examples": ["100MiB/s"]}
     ),
 ]
 Operations = Annotated[
     int,
-    BeforeValidator(_operations),
+    BeforeValidator(_read_by(units.parse_operations)),
     WithJsonSchema({"type": "string", "pattern": r"^[0-9]+ ?/s$", "examples": ["2000/s"]}),
 ]
 Duration = Annotated[
     float,
-    BeforeValidator(_seconds),
+    BeforeValidator(_read_by(units.parse_seconds)),
     WithJsonSchema(
         {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?(ms|s|min|h|d)$", "examples": ["3600s"]}
     ),
@@ -160,7 +139,7 @@ Duration = Annotated[
 Quantity = Annotated[
     float,
     Field(ge=0, allow_inf_nan=False),
-    BeforeValidator(_quantity),
+    BeforeValidator(_read_by(units.parse_quantity)),
     WithJsonSchema({"type": ["number", "string"], "examples": [20, "10s", "64MiB", "1MiB/s"]}),
 ]
 Target = Annotated[
