@@ -29,7 +29,7 @@ _log = logging.getLogger("invigilator.pipeline")
 DRAIN_S = 0.25
 SETTLE_DRAIN_S = 0.02
 """How long one wait for the rings lasts; the second while someone waits for a sandbox's end."""
-GATHER_S = 0.02
+GATHER_S = 0.1
 """How long events gather in the rings while more and more come; a ring that fills ends the wait."""
 STORE_EVERY_S = 1.0
 FULL_BATCH = 4096
