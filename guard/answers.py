@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import datetime
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -15,7 +17,15 @@ class RolloutPenalty(BaseModel):
     `value` ≤ 0, or None where it is not known: then `drop` is set too. `bound`: the value is proven, but
     evidence is missing and there may be more. `drop`: mask the rollout, and leave it out of group statistics.
     `status`: `final`, `partial` (evidence is missing), `failed` (infrastructure), `unavailable` (no verdict).
-    `by_step`: step id → its share of the value. `versions`: of the policy that judged.
+    `by_step`: step id → its share of the value. `versions`: of the policy that judged. `detectors`: id →
+    version of those that judged and count. `watermark`: every event up to this `seq` was judged; None with
+    several sandboxes. `recorded_at`: when this revision was made. `as_of`: the time that the answer is of, by
+    the store's clock; asking with it gives the same answer again.
+
+    `enforcement`: tier → what it was (`enforce`, `complain`, `absent`, `off`, `none`; a tier that differed
+    between its sandboxes is `mixed`); `unwatched`: classes of events that nobody watched. `group`: label
+    `group`, else label `task`. `enforcement_differs`: rollouts of its group in the same batch ran under other
+    enforcement, or with other classes watched, so that their rewards do not compare.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,9 +42,42 @@ class RolloutPenalty(BaseModel):
     reasons: list[PenaltyReason] = []
     revision: int = 0
     versions: PolicyVersions | None = None
+    detectors: dict[str, int] = {}
+    watermark: int | None = None
+    enforcement: dict[str, str] = {}
+    unwatched: list[str] = []
+    group: str | None = None
+    enforcement_differs: bool = False
+    recorded_at: datetime | None = None
+    as_of: datetime | None = None
 
 
 class Penalties(BaseModel):
     """One entry a rollout asked for, in the order asked."""
 
     penalties: list[RolloutPenalty]
+
+
+def differing_groups(penalties: Iterable[RolloutPenalty]) -> set[tuple[str | None, str]]:
+    """(run, group) of those whose rollouts ran under different enforcement, or with other classes watched."""
+    seen: dict[tuple[str | None, str], tuple[dict[str, str], list[str]]] = {}
+    differing = set()
+    for one in penalties:
+        if one.group is not None and one.status != "unavailable":
+            key = (one.run_id, one.group)
+            if seen.setdefault(key, (one.enforcement, one.unwatched)) != (one.enforcement, one.unwatched):
+                differing.add(key)
+    return differing
+
+
+def with_differences(penalties: list[RolloutPenalty]) -> list[RolloutPenalty]:
+    """The penalties of a batch with `enforcement_differs` set where it holds."""
+    differing = differing_groups(penalties)
+    if not differing:
+        return penalties
+    return [
+        one.model_copy(update={"enforcement_differs": True})
+        if one.group is not None and (one.run_id, one.group) in differing
+        else one
+        for one in penalties
+    ]

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from invigilator.guard.answers import Penalties, RolloutPenalty
+from invigilator.guard.answers import Penalties, RolloutPenalty, with_differences
 from invigilator.guard.connection import (
     Address,
     Ask,
@@ -40,6 +40,8 @@ __all__ = [
 ROLLOUTS_PER_REQUEST = 50_000
 POLL_FIRST_S = 0.1
 POLL_MOST_S = 2.0
+MAX_UNKNOWN = 0.05
+"""Share of a batch whose penalty may be unknown before the client raises."""
 WaitFor = Literal["final", "nothing"]
 OnUnavailable = Literal["raise", "none"]
 
@@ -80,14 +82,15 @@ class PenaltyClient:
         wait_for: WaitFor = "final",
         timeout_s: float = 60.0,
         on_unavailable: OnUnavailable = "raise",
-        max_unknown: float | None = None,
+        max_unknown: float | None = MAX_UNKNOWN,
     ) -> list[RolloutPenalty]:
         """One penalty a rollout, in the order of `rollout_ids`.
 
         `wait_for="final"` waits up to `timeout_s` until each has a verdict; `"nothing"` answers at once. What
         has none by then raises PenaltyUnavailableError, or with `on_unavailable="none"` is answered with
         status `unavailable`, value None, drop True (also where the service does not answer at all).
-        `max_unknown`: share of the batch, 0 to 1, whose value may be None; more raises TooManyUnknownError.
+        `max_unknown`: share of the batch, 0 to 1, whose value may be None; more raises TooManyUnknownError,
+        which has the answers all the same. None: any share.
         """
         flow = batch_flow(rollout_ids, run_id, wait_for, timeout_s, on_unavailable, max_unknown)
         return self._sync.run(flow)
@@ -100,7 +103,7 @@ class PenaltyClient:
         wait_for: WaitFor = "final",
         timeout_s: float = 60.0,
         on_unavailable: OnUnavailable = "raise",
-        max_unknown: float | None = None,
+        max_unknown: float | None = MAX_UNKNOWN,
     ) -> list[RolloutPenalty]:
         """As `batch`, awaiting."""
         flow = batch_flow(rollout_ids, run_id, wait_for, timeout_s, on_unavailable, max_unknown)
@@ -156,7 +159,9 @@ def batch_flow(
     absent = [one for one in dict.fromkeys(rollout_ids) if one not in found]
     if absent and on_unavailable == "raise":
         raise unavailable(absent, len(rollout_ids), trouble) from trouble
-    penalties = [found.get(one) or RolloutPenalty(rollout_id=one, run_id=run_id) for one in rollout_ids]
+    penalties = with_differences(
+        [found.get(one) or RolloutPenalty(rollout_id=one, run_id=run_id) for one in rollout_ids]
+    )
     check_unknown(penalties, max_unknown)
     return penalties
 

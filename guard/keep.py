@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,11 +58,12 @@ class Keeper:
         self, order: SandboxOrder, report: Report, wall_offset: int, steps: Sequence[Step] = ()
     ) -> list[uuid.UUID]:
         """Store a verdict and all that it refers to: the ids of its segments. `SpoolError` if not."""
-        tables = report_rows(report, wall_offset_ns=wall_offset, steps=steps)
+        at = datetime.now(UTC)
+        tables = report_rows(report, wall_offset_ns=wall_offset, steps=steps, recorded_at=at)
         if self._is_new(report):
             text = canonical.dumps(order.policy.model_dump(mode="json")).decode()
             tables["policies"] = policy_rows(report.policy, text)
-            tables["detectors"] = detector_rows(_detectors(order), report.policy.versions.detection)
+            tables["detectors"] = detector_rows(_detectors(order), report.policy.versions.detection, at)
         ids = self._write({name: rows for name, rows in tables.items() if rows.num_rows})
         self._known_policies.add(_policy_key(report))
         return ids

@@ -53,6 +53,7 @@ def penalties(
                 wait_for="final" if wait else "nothing",
                 timeout_s=max(wait, PATIENCE_S),
                 on_unavailable="none",
+                max_unknown=None,
             )
     if json_output:
         print_json([one.model_dump(mode="json") for one in found])

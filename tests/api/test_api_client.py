@@ -61,10 +61,10 @@ def test_what_never_comes_raises_with_the_ids_or_is_none(service: Service, spool
         with pytest.raises(PenaltyUnavailableError) as caught:
             client.batch(["c-here", "c-never"], timeout_s=0.5)
         assert caught.value.rollout_ids == ("c-never",)
-        here, never = client.batch(["c-here", "c-never"], timeout_s=0.5, on_unavailable="none")
+        here, never = client.batch(["c-here", "c-never"], timeout_s=0.5, on_unavailable="none", max_unknown=1)
         assert (here.value, here.drop) == (0.0, False)
         assert (never.value, never.drop, never.status) == (None, True, "unavailable")
-        [now] = client.batch(["c-never"], wait_for="nothing", on_unavailable="none")
+        [now] = client.batch(["c-never"], wait_for="nothing", on_unavailable="none", max_unknown=None)
         assert now.status == "unavailable"
 
 
@@ -76,6 +76,8 @@ def test_too_many_unknown_values_raise_and_come_along(service: Service, spool_fo
         assert len(client.batch(["c-known", "c-unknown"], max_unknown=0.5)) == 2
         with pytest.raises(TooManyUnknownError) as caught:
             client.batch(["c-known", "c-unknown"], max_unknown=0.4)
+        with pytest.raises(TooManyUnknownError, match="over 5%"):
+            client.batch(["c-known", "c-unknown"])
     assert [one.value for one in caught.value.penalties] == [0.0, None]
 
 
@@ -96,7 +98,7 @@ def test_a_service_that_is_not_there_is_said_never_a_zero() -> None:
     with PenaltyClient("http://127.0.0.1:9", "x") as client:
         with pytest.raises(PenaltyUnavailableError, match="does not answer"):
             client.batch(["r"], timeout_s=0.2)
-        [found] = client.batch(["r"], timeout_s=0.2, on_unavailable="none")
+        [found] = client.batch(["r"], timeout_s=0.2, on_unavailable="none", max_unknown=1)
         assert (found.value, found.drop) == (None, True)
     with Invigilator("http://127.0.0.1:9", "x", patience_s=0.1) as record, pytest.raises(UnreachableError):
         record.sql("SELECT 1")
@@ -151,7 +153,8 @@ def test_the_client_needs_nothing_of_a_node() -> None:
         "heavy = ('numpy', 'pyarrow', 'pandas', 'fastapi', 'uvicorn', 'chdb', 'clickhouse_connect')\n"
         "sys.modules.update(dict.fromkeys(heavy))\n"
         "from invigilator.guard.client import Invigilator, PenaltyClient\n"
-        "assert PenaltyClient('http://127.0.0.1:9').batch(['r'], timeout_s=0.1, on_unavailable='none')\n"
+        "client = PenaltyClient('http://127.0.0.1:9')\n"
+        "assert client.batch(['r'], timeout_s=0.1, on_unavailable='none', max_unknown=1)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
