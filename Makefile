@@ -39,7 +39,7 @@ lint: $(VENV)/.ready
 
 # Two runs side by side, since most tests wait for something. Each leaves out what the other runs; a room in neither
 # list is run by both. (Rooms are not named to pytest: it would load every conftest at once, and they share a name.)
-APART := tests/apparmor tests/api tests/cli tests/container tests/scenarios
+APART := tests/apparmor tests/api tests/cli tests/container tests/faults tests/scenarios
 REST := tests/kernel tests/rollout tests/sandbox tests/store tests/unit tests/test_readme.py
 # A test that hangs is ended, so that all others are heard of.
 QUICK := $(VENV)/bin/pytest -m "not slow" --timeout 900
