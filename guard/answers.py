@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -81,3 +81,20 @@ def with_differences(penalties: list[RolloutPenalty]) -> list[RolloutPenalty]:
         else one
         for one in penalties
     ]
+
+
+def construct(columns: Mapping[str, Sequence[Any]]) -> list[RolloutPenalty]:
+    """Penalties from values known to be right, a sequence for every field: a quarter of the time of checking
+    each one, which is what tens of thousands take."""
+    fields = set(RolloutPenalty.model_fields)
+    if set(columns) != fields:
+        raise ValueError(f"columns that are no fields, or lack: {sorted(fields ^ set(columns))}")
+    made = []
+    for values in zip(*columns.values(), strict=True):
+        one = RolloutPenalty.__new__(RolloutPenalty)
+        object.__setattr__(one, "__dict__", dict(zip(columns, values, strict=True)))
+        object.__setattr__(one, "__pydantic_fields_set__", fields)
+        object.__setattr__(one, "__pydantic_extra__", None)
+        object.__setattr__(one, "__pydantic_private__", None)
+        made.append(one)
+    return made

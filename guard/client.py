@@ -15,7 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+import httpx
+
 from invigilator.guard.answers import Penalties, RolloutPenalty, with_differences
+from invigilator.guard.compact import COMPACT, decode
 from invigilator.guard.connection import (
     Address,
     Ask,
@@ -171,9 +174,20 @@ def ask_flow(wanted: Sequence[str], run_id: str | None, deadline_s: float) -> Fl
     answered: list[RolloutPenalty] = []
     for start in range(0, len(wanted), ROLLOUTS_PER_REQUEST):
         body = {"rollout_ids": wanted[start : start + ROLLOUTS_PER_REQUEST], "run_id": run_id}
-        answer = yield from patiently(Ask("POST", "/v1/penalties", body), deadline_s)
-        answered += Penalties.model_validate_json(answer.content).penalties
+        ask = Ask("POST", "/v1/penalties", body, accept=f"{COMPACT}, application/json;q=0.5")
+        answer = yield from patiently(ask, deadline_s)
+        answered += penalties_in(answer)
     return answered
+
+
+def penalties_in(answer: httpx.Response) -> list[RolloutPenalty]:
+    """The penalties of an answer; of a service that is older than its client, as a plain list."""
+    try:
+        if answer.headers.get("content-type", "").startswith(COMPACT):
+            return decode(answer.content)
+        return Penalties.model_validate_json(answer.content).penalties
+    except ValueError as error:
+        raise GuardError("the service's answer is no list of penalties", fix="compare versions") from error
 
 
 def unavailable(absent: Sequence[str], asked: int, trouble: BusyError | None) -> PenaltyUnavailableError:

@@ -41,12 +41,18 @@ COLUMNS: dict[str, dict[str, pa.DataType]] = {
     },
     "penalties": {
         **_WHO,
+        "labels": _MAP,
         "status": _TEXT,
+        "failure": _TEXT,
         "value": _REAL,
         "bound": pa.bool_(),
         "drop": pa.bool_(),
+        "watermark": _COUNT,
+        "enforcement": _MAP,
+        "unwatched": _TEXTS,
         "by_step": pa.map_(pa.string(), _REAL),
         "reasons": _TEXTS,
+        "confinement_version": _TEXT,
         **_VERSIONS,
         **_REVISION,
     },
@@ -123,6 +129,18 @@ COLUMNS: dict[str, dict[str, pa.DataType]] = {
     },
     "reviews": dict.fromkeys(("incident_id", "decision", "reviewer", "comment"), _TEXT)
     | {"reviewed_at": _TIME},
+    "deliveries": {
+        "answered_at": _TIME,
+        "caller": _TEXT,
+        "run_id": _TEXT,
+        "rollout_id": _TEXT,
+        "attempt": _NUMBER,
+        "revision": _NUMBER,
+        "value": _REAL,
+        "drop": pa.bool_(),
+        "pinned_version": _TEXT,
+        "as_of": _TIME,
+    },
     "coverage": {**_WHO, "class": _TEXT, "state": _TEXT, "lost": _COUNT, **_REVISION},
 }
 """Table → column → Arrow type, without the stamped columns; checked against the schema by a test."""

@@ -203,10 +203,16 @@ def _coverage(report: Report) -> list[dict[str, Any]]:
 def _penalty(report: Report) -> dict[str, Any]:
     penalty = report.penalty
     return {
+        "labels": list(report.labels.items()),
         "status": report.status,
+        "failure": report.failure or "",
         "value": penalty.value,
         "bound": penalty.bound,
         "drop": penalty.drop,
+        "watermark": report.watermark,
+        "enforcement": list(report.enforcement.items()),
+        "unwatched": sorted(name for name, state in report.coverage.items() if state == "disabled"),
+        "confinement_version": report.policy.versions.confinement,
         "by_step": list(penalty.by_step.items()),
         "reasons": [_json(reason) for reason in penalty.reasons],
     }

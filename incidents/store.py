@@ -39,6 +39,7 @@ TABLES = (
     "policies",
     "detectors",
     "reviews",
+    "deliveries",
     "coverage",
 )
 """Tables that segments may bring rows to."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
-from itertools import groupby
-from typing import Annotated, Any
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from invigilator.guard.answers import Penalties, RolloutPenalty
+from invigilator.guard import compact
+from invigilator.guard.answers import Penalties, RolloutPenalty, with_differences
+from invigilator.guard.api import judged
 from invigilator.guard.api.access import Caller, needs
-from invigilator.guard.api.gate import StoreGate
-from invigilator.guard.api.problem import ProblemError
+from invigilator.guard.api.gate import Lane, StoreGate
+from invigilator.guard.api.moment import Moment
 from invigilator.guard.api.reading import fetch
 from invigilator.guard.api.sandboxes import together
-from invigilator.incidents.records import PenaltyReason, PolicyVersions
 from invigilator.incidents.store import Store
 
 ROLLOUTS_MAX = 100_000
@@ -27,70 +27,55 @@ RolloutId = Annotated[str, Field(min_length=1, max_length=ID_LENGTH_MAX)]
 
 
 class Wanted(BaseModel):
-    """Which rollouts. Without `run_id`, rollouts of any run; an id that several runs have is refused."""
+    """Which rollouts. Without `run_id`, rollouts of any run; an id that several runs have is refused.
+
+    `as_of`: the answer as it was at that time, by the store's clock.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     rollout_ids: Annotated[list[RolloutId], Field(max_length=ROLLOUTS_MAX)]
     run_id: Annotated[str | None, Field(max_length=ID_LENGTH_MAX)] = None
+    as_of: datetime | None = None
 
 
-@router.post("/penalties")
+@router.post("/penalties", response_model=Penalties)
 async def penalties(
     wanted: Wanted, request: Request, caller: Annotated[Caller, Depends(needs("verdicts"))]
-) -> Penalties:
+) -> Response:
     """The penalties of a list of rollouts. A value is never 0 because something is missing: that is null."""
     gate: StoreGate = request.app.state.gate
-    return Penalties(penalties=await gate.run(lambda store: answer(store, wanted)))
+    is_compact = compact.COMPACT in request.headers.get("accept", "")
+    lane: Lane = "sql" if wanted.as_of else "main"
+    return await gate.run(lambda store: rendered(answer(store, wanted), is_compact), lane)
+
+
+def rendered(found: list[RolloutPenalty], is_compact: bool) -> Response:
+    """The answer as our own client reads it, or as anybody does."""
+    if is_compact:
+        return Response(compact.encode(found), media_type=compact.COMPACT)
+    whole = Penalties.model_construct(penalties=with_differences(found))
+    return Response(whole.model_dump_json(), media_type="application/json")
 
 
 def answer(store: Store, wanted: Wanted) -> list[RolloutPenalty]:
     """The penalties asked for, in that order."""
-    parameters = {
-        "rollout_ids": json.dumps(list(dict.fromkeys(wanted.rollout_ids))),
-        "run_id": wanted.run_id or "",
-        "any_run": int(wanted.run_id is None),
-    }
-    rows = fetch(store, "penalties", parameters)
-    found = {name: judged(store, list(group)) for name, group in groupby(rows, lambda row: row["rollout_id"])}
+    moment = Moment.of(store, wanted.as_of)
+    rows = judged.rows_of(store, moment, wanted.rollout_ids, wanted.run_id)
+    detectors = judged.detectors_of(store, moment, rows)
+    found = judged.by_rollout(judged.penalties_of(rows, detectors, moment))
+    whole = {name: one_of(store, parts) for name, parts in found.items()}
     return [
-        found.get(name) or RolloutPenalty(rollout_id=name, run_id=wanted.run_id)
+        whole.get(name) or RolloutPenalty(rollout_id=name, run_id=wanted.run_id, as_of=moment.at)
         for name in wanted.rollout_ids
     ]
 
 
-def judged(store: Store, rows: Sequence[dict[str, Any]]) -> RolloutPenalty:
-    """The penalty of one rollout from the rows of its attempts and sandboxes, the latest attempt first."""
-    runs = sorted({row["run_id"] for row in rows})
-    if len(runs) > 1:
-        name = rows[0]["rollout_id"]
-        detail = f"rollout {name!r} is in {len(runs)} runs: {', '.join(map(repr, runs[:5]))}"
-        raise ProblemError(409, "ambiguous-rollout", detail, fix="say which run with run_id")
-    latest = [penalty_of(row) for row in rows if row["attempt"] == rows[0]["attempt"]]
-    if len(latest) == 1:
-        return latest[0]
-    return RolloutPenalty.model_validate(together(latest, cap_of(store, latest)))
-
-
-def penalty_of(row: dict[str, Any]) -> RolloutPenalty:
-    """One row of the store."""
-    versions = PolicyVersions(
-        confinement=row["confinement"], detection=row["detection"], penalty=row["penalty"]
-    )
-    return RolloutPenalty(
-        rollout_id=row["rollout_id"],
-        run_id=row["run_id"] or None,
-        attempt=row["attempt"],
-        value=row["value"],
-        bound=row["bound"],
-        drop=row["drop"] or row["value"] is None,
-        status=row["status"],
-        failure=row["failure"] or None,
-        by_step=row["by_step"],
-        reasons=[PenaltyReason.model_validate_json(reason) for reason in row["reasons"]],
-        revision=row["revision"],
-        versions=versions,
-    )
+def one_of(store: Store, parts: list[RolloutPenalty]) -> RolloutPenalty:
+    """The penalty of a rollout from those of its sandboxes."""
+    if len(parts) == 1:
+        return parts[0]
+    return RolloutPenalty.model_validate(together(parts, cap_of(store, parts)))
 
 
 def cap_of(store: Store, penalties: Iterable[RolloutPenalty]) -> float | None:

@@ -38,7 +38,20 @@ def together(penalties: Sequence[RolloutPenalty], cap: float | None) -> dict[str
         "by_step": {step: share * scale for step, share in by_step.items()},
         "reasons": [reason.model_dump() for reason in reasons],
         "revision": max(one.revision for one in penalties),
+        "detectors": {name: version for one in penalties for name, version in one.detectors.items()},
+        "watermark": None,
+        "enforcement": _enforcement(penalties),
+        "unwatched": sorted({name for one in penalties for name in one.unwatched}),
+        "recorded_at": max(one.recorded_at for one in penalties if one.recorded_at),
     }
+
+
+def _enforcement(penalties: Sequence[RolloutPenalty]) -> dict[str, str]:
+    """What each tier was in all sandboxes; `mixed` where it differed."""
+    states: dict[str, set[str]] = {}
+    for tier in sorted({tier for one in penalties for tier in one.enforcement}):
+        states[tier] = {one.enforcement.get(tier, "absent") for one in penalties}
+    return {tier: found.pop() if len(found) == 1 else "mixed" for tier, found in states.items()}
 
 
 def dearest(reasons: Sequence[PenaltyReason]) -> list[PenaltyReason]:
