@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from invigilator.guard.bench import enforcement, flow, hooks, lives, many, names, work
+from invigilator.guard.bench import enforcement, flow, hooks, lives, many, names, researchers, service, work
 from invigilator.guard.bench.measure import Section
 from invigilator.guard.errors import GuardError
 from invigilator.guard.release import version
@@ -53,21 +53,44 @@ SECTIONS: Mapping[str, tuple[str, Callable[[bool], Section]]] = {
         "2,000 live sandboxes, 5,000 short ones",
         lambda quick: many.many(20, 50) if quick else many.many(),
     ),
+    "ingest": (
+        "rows a second from spool through serve into each store",
+        lambda quick: service.ingest(2, 1) if quick else service.ingest(20, 5),
+    ),
+    "queries": (
+        "ten questions of researchers (--events says over how many)",
+        lambda quick: (
+            researchers.queries(researchers.QUICK_EVENTS, 2)
+            if quick
+            else researchers.queries(researchers.EVENTS)
+        ),
+    ),
+    "api": (
+        "latency of the API's routes under 50 clients, memory of serve",
+        lambda quick: service.api(100_000, 1.0) if quick else service.api(2_000_000, 20.0),
+    ),
 }
+GROUPS: Mapping[str, Sequence[str]] = {"service": ("ingest", "penalties", "queries", "api")}
+"""Names for several sections; one that does not exist is left out."""
 
 
 def chosen(names: Sequence[str]) -> list[str]:
     """The sections asked for, all where none is; `GuardError` for an unknown name."""
-    unknown = [name for name in names if name not in SECTIONS]
+    unknown = [name for name in names if name not in SECTIONS and name not in GROUPS]
     if unknown:
-        raise GuardError(f"unknown section: {', '.join(unknown)}", fix=f"choose of: {', '.join(SECTIONS)}")
-    return list(names) or list(SECTIONS)
+        fix = f"choose of: {', '.join([*SECTIONS, *GROUPS])}"
+        raise GuardError(f"unknown section: {', '.join(unknown)}", fix=fix)
+    spread = [one for name in names for one in GROUPS.get(name, (name,)) if one in SECTIONS]
+    return list(dict.fromkeys(spread)) or list(SECTIONS)
 
 
-def measure(names: Sequence[str], *, quick: bool) -> Iterator[tuple[str, Section]]:
-    """Measure section after section."""
+def measure(names: Sequence[str], *, quick: bool, events: int | None = None) -> Iterator[tuple[str, Section]]:
+    """Measure section after section. `events`: how many those that ask a store have in it."""
     for name in chosen(names):
-        yield name, SECTIONS[name][1](quick)
+        if name == "queries" and events:
+            yield name, researchers.queries(events)
+        else:
+            yield name, SECTIONS[name][1](quick)
 
 
 def document(sections: Mapping[str, Section]) -> dict[str, Any]:

@@ -26,6 +26,15 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="A try of each in about a minute; not for quoting.")
     ] = False,
+    events: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=30_000,
+            help="Events of section queries; 100000000 for the full figure.",
+            show_default="2 million",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures here, as JSON.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="Only list the sections.")] = False,
     json_output: JsonOption = False,
@@ -38,6 +47,8 @@ def bench(
     Examples:
       guard bench outside inside
       guard bench --quick
+      guard bench service
+      guard bench queries --events 100000000
       guard bench --out figures.json
     """
     from invigilator.guard.bench import run
@@ -56,7 +67,7 @@ def bench(
     names = run.chosen(sections or [])
     for number, name in enumerate(names):
         print(f"guard bench: {name} ({number + 1} of {len(names)})", file=sys.stderr)
-        results.update(run.measure([name], quick=quick))
+        results.update(run.measure([name], quick=quick, events=events))
         if not json_output:
             _show(results[name])
     if json_output:

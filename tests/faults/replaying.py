@@ -3,9 +3,9 @@
     python replaying.py HOME LOG STOP SEED [PLAN]
 
 Does what `guard agent` does from ring to store, in its order: recover, mark, spool, judge, keep, unmark,
-ship. Each line of LOG is on disk before the next thing happens: `begin`, `ack` once a segment was acknowledged by
-the spool, `done` once a verdict was. It begins rollouts until STOP exists, or those of PLAN (JSON: [[rollout,
-attempt], …]).
+ship. Each line of LOG is on disk before what follows happens: `begin`, `ack` once a segment was acknowledged
+by the spool, `done` once a verdict was. It begins rollouts until STOP exists, or those of PLAN (JSON:
+[[rollout, attempt], …]).
 """
 
 from __future__ import annotations
