@@ -18,7 +18,7 @@ kernels="user-mode-linux busybox-static"
 # Docker's daemon, of which the container backend's tests start one of their own. Not where installing it would start
 # it, and thereby change the machine's network: there those tests are skipped, and say so.
 if ! command -v dockerd >/dev/null && ! [ -d /run/systemd/system ]; then kernels="$kernels docker.io"; fi
-if [ "${2:-}" = slow ]; then kernels="$kernels qemu-system-x86"; fi
+if [ "${2:-}" = slow ]; then kernels="$kernels qemu-system-x86 systemd dbus"; fi
 
 peers="bpftrace python3-bpfcc linux-headers-$(dpkg --print-architecture 2>/dev/null || echo amd64)"
 if [ "${2:-}" = peers ]; then tests="$tests $peers"; fi

@@ -14,7 +14,7 @@ KEEP = "RIG_KEEP"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if remote.kernel_of(item) == "tcg":
+        if remote.kernel_of(item) in ("tcg", "systemd"):
             item.add_marker(pytest.mark.slow)
 
 

@@ -27,7 +27,11 @@ from invigilator.ebpf.build import BuildError, object_file
 from invigilator.sandbox import build
 
 FOLDER = Path(__file__).resolve().parent
-KERNELS: dict[str, tuple[boot.Kernel, float]] = {"uml": (uml.KERNEL, 1500.0), "tcg": (tcg.KERNEL, 1500.0)}
+KERNELS: dict[str, tuple[boot.Kernel, float]] = {
+    "uml": (uml.KERNEL, 1500.0),
+    "tcg": (tcg.KERNEL, 1500.0),
+    "systemd": (tcg.SYSTEMD, 1500.0),
+}
 """By folder: the kernel, and after how many seconds it hangs."""
 INSIDE = "INVIGILATOR_RIG"
 OUT = Path("/run/out")
@@ -62,9 +66,9 @@ class Guest:
         try:
             shutil.copy(build.launcher(_cache() / "launcher"), self.out)
             _compile(FOLDER / "tools/raw.c", self.out / "raw")
-            if self.name == "tcg":
+            if self.name != "uml":
                 object_file()  # the sensor; the guest has no clang
-            image = disk(_cache())
+            image = disk(_cache(), kernel.packages)
             done = boot.run(kernel, image, _job(self.name, items), self.out, timeout_s)
             self.trouble = (
                 "" if done.status in (0, 1) else f"pytest ended with {done.status}:\n{done.log[-3000:]}"

@@ -35,7 +35,8 @@ def missing() -> str | None:
 
 @dataclass
 class Daemon:
-    """A daemon that runs. `cgroup`: name of the folder that its containers' cgroups are below."""
+    """A daemon that runs. `cgroup`: name of the folder, or slice of systemd's, that its containers' are
+    below."""
 
     folder: Path
     process: subprocess.Popen[bytes]
@@ -72,18 +73,20 @@ class Daemon:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start(folder: Path) -> Daemon:
+def start(folder: Path, driver: str = "cgroupfs") -> Daemon:
     """Start one that changes nothing of the machine's network and settings, and wait until it answers."""
     settings = folder / "daemon.json"
     settings.write_text(json.dumps({"deprecated-key-path": str(folder / "key.json")}))
-    cgroup = f"room-{os.getpid()}"
+    cgroup = f"room{os.getpid()}.slice" if driver == "systemd" else f"room-{os.getpid()}"
+    parent = cgroup if driver == "systemd" else f"/{cgroup}"
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             ["dockerd", "--config-file", settings, "--data-root", folder / "data",
              "--exec-root", folder / "exec", "--pidfile", folder / "pid",
              "-H", f"unix://{folder / 'docker.sock'}",
              "--bridge=none", "--iptables=false", "--ip6tables=false", "--ip-masq=false",
-             "--ip-forward=false", f"--cgroup-parent=/{cgroup}"],
+             "--ip-forward=false", f"--cgroup-parent={parent}",
+             f"--exec-opt=native.cgroupdriver={driver}"],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     daemon = Daemon(folder, process, cgroup)

@@ -33,9 +33,10 @@ class Outcome:
 
 
 class Kernel(abc.ABC):
-    """One way to boot. `name` is what `init.sh` knows it by."""
+    """One way to boot. `name`: what `init.sh` knows it by. `packages`: what its disk has beside the usual."""
 
     name: str
+    packages: tuple[str, ...] = ()
 
     @abc.abstractmethod
     def missing(self) -> str:

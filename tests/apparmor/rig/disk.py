@@ -53,19 +53,20 @@ class DiskError(Exception):
     """The image cannot be made here."""
 
 
-def disk(cache: Path) -> Path:
-    """The image for this machine's packages, made in `cache` where it is not there yet."""
-    packages = sorted(closure(PACKAGES))
+def disk(cache: Path, more: Iterable[str] = ()) -> Path:
+    """The image for this machine's packages and `more`, made in `cache` where it is not there yet."""
+    kind = "-".join(("disk", *more))
+    packages = sorted(closure((*PACKAGES, *more)))
     digest = hashlib.sha256(f"{FORMAT} {SIZE_BYTES} {STUB} {FOLDERS} {ETC} {packages}".encode()).hexdigest()[
         :16
     ]
-    image = cache / f"disk-{digest}.ext4"
+    image = cache / f"{kind}-{digest}.ext4"
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / ".disk.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not image.exists():
             _make(image, [name for name, _ in packages])
-            for old in cache.glob("disk-*.ext4"):
+            for old in cache.glob(f"{kind}-{'[0-9a-f]' * 16}.ext4"):
                 if old != image:
                     old.unlink()
     return image

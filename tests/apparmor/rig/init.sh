@@ -18,7 +18,7 @@ case $(word kernel) in
 uml)
 	ln -sfn /usr/lib/uml/modules /lib/modules
 	mount -t hostfs -o "$tree" none /run/tree ;;
-tcg)
+tcg|systemd)
 	mkdir -p /run/modules && ln -sfn /run/modules /lib/modules
 	mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose modules /run/modules
 	mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,cache=loose,ro tree /run/tree ;;
@@ -33,9 +33,34 @@ echo 1 >/proc/sys/kernel/printk
 hostname guest
 cd "$tree"
 echo "rig: up after $(cut -d' ' -f1 /proc/uptime) s, $(uname -r), $(cat /sys/kernel/security/lsm)"
+cat >/run/rig-job <<END
+cd "$tree"
 bash $out/job >$out/log 2>&1 </dev/null
-echo $? >$out/status.new && mv $out/status.new $out/status
-echo "rig: done after $(cut -d' ' -f1 /proc/uptime) s"
+echo \$? >$out/status.new && mv $out/status.new $out/status
+echo "rig: done after \$(cut -d' ' -f1 /proc/uptime) s"
 sync
 echo o >/proc/sysrq-trigger
 sleep 5
+END
+case $(word kernel) in
+systemd)
+	tr -d - </proc/sys/kernel/random/uuid >/etc/machine-id # without one it is a first boot, and asks
+	mkdir -p /run/systemd/system
+	cat >/run/systemd/system/rig.target <<-END
+		[Unit]
+		Requires=basic.target
+		Wants=dbus.service rig.service
+		After=basic.target
+	END
+	cat >/run/systemd/system/rig.service <<-END
+		[Unit]
+		After=basic.target dbus.service
+		[Service]
+		Environment=PATH=$PATH HOME=/root LANG=C.UTF-8
+		ExecStart=/bin/bash /run/rig-job
+		Delegate=yes
+		StandardOutput=tty
+	END
+	exec /lib/systemd/systemd --unit=rig.target --log-target=console --default-timeout-start-sec=600 ;;
+esac
+. /run/rig-job

@@ -48,4 +48,19 @@ class Tcg(Kernel):
         return command
 
 
+class Systemd(Tcg):
+    """The same, with systemd as the first process, and Docker's daemon on the disk."""
+
+    name = "systemd"
+    packages = ("systemd", "dbus", "docker.io", "containerd", "runc", "libc-bin")
+
+    def missing(self) -> str:
+        """See the base."""
+        for place, package in (("/lib/systemd/systemd", "systemd"), ("/usr/sbin/dockerd", "docker.io")):
+            if not Path(place).exists():
+                return f"{package}: apt-get install {package} dbus"
+        return super().missing()
+
+
 KERNEL = Tcg()
+SYSTEMD = Systemd()

@@ -3,65 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from record import Record, served
+from node import HOME, Node
+from record import served
 
 from invigilator.ebpf.events import Kind
-from invigilator.guard.ship import URL_VARIABLE
 
-HOME = Path("/var/lib/invigilator")
 WORK = "cat /etc/passwd >out && mkdir -p d && echo x >d/e && tar cf d.tar d && python3 -c 'print(6 * 7)'"
-TIMEOUT_S = 1200
-"""A minute, were the processor not emulated."""
-
-
-@dataclass(frozen=True)
-class Node:
-    """A state folder of its own, with its agent; `record` is what it shipped."""
-
-    home: Path
-    url: str
-    record: Record
-
-    def guard(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        """A command as it is typed."""
-        return subprocess.run(
-            [sys.executable, "-m", "invigilator.guard.cli.main", *map(str, words)],
-            capture_output=True, text=True, env=self.environment(), timeout=TIMEOUT_S, check=False,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-
-    def environment(self) -> dict[str, str]:
-        """Of its processes."""
-        return {**os.environ, "INVIGILATOR_HOME": str(self.home), URL_VARIABLE: self.url}
-
-    @contextmanager
-    def agent(self) -> Iterator[None]:
-        """Its agent, until the block ends."""
-        started = subprocess.Popen(
-            [sys.executable, "-m", "invigilator.guard.agent"],
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-        )
-        try:
-            while not (self.home / "run" / "agent.sock").exists():
-                assert started.poll() is None, f"the agent ended with {started.returncode}"
-                time.sleep(0.5)
-            yield
-        finally:
-            started.terminate()
-            started.wait(120)
 
 
 @pytest.fixture(scope="module")
