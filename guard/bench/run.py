@@ -29,7 +29,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[bool], Section]]] = {
     ),
     "work": (
         "clone, install and test a real package, without and with the sensor",
-        lambda quick: work.work(1 if quick else 7),
+        lambda quick: work.work(1 if quick else 25),
     ),
     "drain": (
         "events drained a second of the reader's CPU",
