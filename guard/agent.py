@@ -70,7 +70,7 @@ class Agent:
         self._idle_s = idle_s
         self._spool = Spool(home.spool, node_id=home.node_id())
         self._sensor = Sensor.open(**ring_sizes())
-        self._shipper = Shipper(home, self._spool, self._on_shipped)
+        self._shipper = Shipper(home, self._spool, self._on_shipped, self._has_rollouts)
         self._pipeline = Pipeline(self._sensor, self._spool, self._shipper.wake)
         self._denials = refusals.open_here(self._sensor)
         self._pipeline.beside(self._denials.step)
@@ -202,6 +202,9 @@ class Agent:
                 fix="free some on its disk",
             )
         self._shipper.wake()
+
+    def _has_rollouts(self) -> bool:
+        return any(session.rollout is not None for session in list(self._sessions))
 
     def _on_shipped(self, segment: Segment) -> None:
         if segment.table == "events":

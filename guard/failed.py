@@ -31,7 +31,12 @@ def _versions(policy: str) -> PolicyVersions:
 
 
 def failed_report(
-    order: SandboxOrder, failure: str, *, sandbox_id: str = "", started_at: datetime | None = None
+    order: SandboxOrder,
+    failure: str,
+    *,
+    sandbox_id: str = "",
+    started_at: datetime | None = None,
+    revision: int = 1,
 ) -> Report:
     """A report that says only that, and why, the guard failed. Nothing is known of the agent's doings."""
     now = datetime.now(UTC)
@@ -54,5 +59,5 @@ def failed_report(
         coverage=dict.fromkeys(COVERAGE_CLASSES, "failed"),
         events=EventCounts(produced=0, stored=0, lost=0, shipped=0),
         incidents=[],
-        penalty=Penalty(value=None, drop=True),
+        penalty=Penalty(value=None, drop=True, revision=revision),
     )

@@ -26,6 +26,9 @@ from invigilator.profiles import canonical
 from invigilator.profiles.canonical import policy_versions
 from invigilator.profiles.policy import Policy
 
+AFTER_A_DEATH = 2
+"""Revision of the report on a rollout whose agent died: over a verdict's first one, which the dead agent may
+have stored and told nobody, whatever the clocks of the two say."""
 LINGER_S = 0.25
 """How long verdicts gather before they are written, while the store has not taken the last ones."""
 _log = logging.getLogger("invigilator.keep")
@@ -126,6 +129,7 @@ class Keeper:
             + ("nobody watched on" if order.backend == ATTACHED else "the sandbox with it"),
             sandbox_id=str(record["sandbox_id"]),
             started_at=datetime.fromisoformat(str(record["started_at"])),
+            revision=AFTER_A_DEATH,
         )
         self.keep(order, report, wall_offset_ns())
 

@@ -17,7 +17,7 @@ import httpx
 
 from invigilator.guard.errors import GuardError
 from invigilator.guard.home import Home
-from invigilator.guard.node import ensure_serve
+from invigilator.guard.node import ensure_serve, idle_s
 from invigilator.incidents.segment import Segment, SegmentError
 from invigilator.incidents.spool import Spool
 
@@ -32,6 +32,8 @@ PATIENCE_S = 5.0
 TOGETHER = 16
 TOGETHER_BYTES = 1 << 20
 """How many small segments go in one request, and what they hold together at most."""
+STAY_EVERY_S = 20.0
+"""How often a service that is not asked for anything is told that rollouts run, at most."""
 _FINAL_REFUSALS = (400, 409, 413, 422)
 _UNKNOWN_THERE = (404, 405)
 """A service of an earlier version takes segments one by one."""
@@ -43,15 +45,24 @@ class ShipError(GuardError):
 
 class Shipper:
     """Sends what `spool` holds. `on_shipped` is called for each acknowledged segment, from the thread.
+    While `busy` says that rollouts run, a service that ends when idle is kept from it.
 
     Serve is this node's own, started where none runs, or the one that `$INVIGILATOR_SERVE_URL` names (with
     the bearer token in `$INVIGILATOR_TOKEN`).
     """
 
-    def __init__(self, home: Home, spool: Spool, on_shipped: Callable[[Segment], None]) -> None:
+    def __init__(
+        self,
+        home: Home,
+        spool: Spool,
+        on_shipped: Callable[[Segment], None],
+        busy: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._home = home
         self._spool = spool
         self._on_shipped = on_shipped
+        self._busy = busy
+        self._stay_every_s = min(STAY_EVERY_S, max(0.5, idle_s() / 3))
         self._work = threading.Event()
         self._progress = threading.Condition()
         self._stopping = threading.Event()
@@ -98,7 +109,9 @@ class Shipper:
         failures = 0
         while not self._stopping.is_set():
             if not failures:
-                self._work.wait()
+                if not self._work.wait(self._stay_every_s):
+                    self._stay()
+                    continue
                 self._work.clear()
             try:
                 self._send_pending()
@@ -114,6 +127,15 @@ class Shipper:
                 self._stopping.wait(BACKOFF_S[min(failures, len(BACKOFF_S) - 1)])
                 failures += 1
         self._disconnect()
+
+    def _stay(self) -> None:
+        """Have the service stay, as verdicts will need it; one that cannot be reached is no trouble yet."""
+        if not self._busy():
+            return
+        try:
+            self._connect().get("/v1/stay")
+        except (GuardError, httpx.HTTPError, OSError):
+            self._disconnect()
 
     def _send_pending(self) -> None:
         try:

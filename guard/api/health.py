@@ -1,12 +1,14 @@
-"""GET /v1/health: whether the service can answer, and why not. Needs no token, tells nothing recorded."""
+"""GET /v1/health: whether the service can answer, and why not. Needs no token, tells nothing recorded.
+GET /v1/stay: a node's agent says that rollouts run."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel
 
+from invigilator.guard.api.access import Caller, needs
 from invigilator.guard.api.gate import State, StoreGate
 from invigilator.guard.release import version
 
@@ -36,3 +38,8 @@ async def health(request: Request, response: Response) -> Health:
         detail=gate.detail,
         pid=request.app.state.pid,
     )
+
+
+@router.get("/stay", status_code=204)
+async def stay(caller: Annotated[Caller, Depends(needs("ingest"))]) -> None:
+    """Nothing, but a service that ends when idle counts its idleness from now: rollouts run."""

@@ -127,6 +127,7 @@ def test_every_route_asks_for_a_right_and_only_roles_that_have_it_pass(service, 
     rights = {
         ("post", "/v1/segments"): "ingest",
         ("post", "/v1/segments/together"): "ingest",
+        ("get", "/v1/stay"): "ingest",
         ("post", "/v1/penalties"): "verdicts",
         ("get", "/v1/rollouts"): "verdicts",
         ("get", "/v1/rollouts/{rollout_id}"): "verdicts",
