@@ -6,7 +6,7 @@ import ipaddress
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,13 +56,12 @@ def enforcement(rounds: int = 15) -> Section:
     _profiles(section, rounds)
     with tempfile.TemporaryDirectory() as folder, Sensor.open() as sensor, place.drained(sensor):
         backend = ProcessBackend(Path(folder) / "home", stock=2)
-        handles = sensor.attach_network(backend.parent_cgroup())
         try:
-            _entering(section, backend, rounds)
+            _entering(section, backend, sensor, rounds)
             _opening(section, backend, rounds)
-            _connecting(section, backend, sensor, rounds)
+            with _filtered(sensor, backend):
+                _connecting(section, backend, sensor, rounds)
         finally:
-            sensor.detach_network(handles)
             backend.close()
     return section
 
@@ -109,38 +108,47 @@ def _loading(section: Section, cache: Path, rounds: int) -> None:
     section.add("profiles of all phases: cached, into the kernel", "ms", loaded)
 
 
-def _entering(section: Section, backend: ProcessBackend, rounds: int) -> None:
-    """The time from the order to the end of `true`, in one sandbox that stands."""
+@contextmanager
+def _filtered(sensor: Sensor, backend: ProcessBackend) -> Iterator[None]:
+    """The network's programs on the sandboxes' cgroup, for the time of the block."""
+    handles = sensor.attach_network(backend.parent_cgroup())
+    try:
+        yield
+    finally:
+        sensor.detach_network(handles)
+
+
+def _entering(section: Section, backend: ProcessBackend, sensor: Sensor, rounds: int) -> None:
+    """The time from the order to the end of `true`, in one sandbox that stands. The cgroup is left out of no
+    variant: it is the place in which a command is started."""
     with place.started(backend) as box:
         assert isinstance(box, ProcessSandbox)
-        for name, without in _variants(box).items():
-            with without():
-                place.output_of(box, ["/bin/true"])
-                section.add(
-                    f"enter, run `true`, end: {name}",
-                    "ms",
-                    _times(lambda: place.output_of(box, ["/bin/true"]), rounds),
-                )
+
+        def enter(variant: Variant) -> float:
+            with variant():
+                return _times(lambda: place.output_of(box, ["/bin/true"]), 1)[0]
+
+        variants = _variants(box, lambda: _filtered(sensor, backend))
+        took = interleave({name: partial(enter, variant) for name, variant in variants.items()}, rounds)
+    for name, times in took.items():
+        section.add(f"enter, run `true`, end: {name}", "ms", times)
 
 
-def _variants(box: ProcessSandbox) -> dict[str, Variant]:
-    @contextmanager
-    def whole() -> Iterator[None]:
-        yield
-
+def _variants(box: ProcessSandbox, filtered: Variant) -> dict[str, Variant]:
     @contextmanager
     def no_seccomp() -> Iterator[None]:
-        with replaced(seccomp, "compile", lambda policy, phase: seccomp.ALLOW_ALL):
+        with filtered(), replaced(seccomp, "compile", lambda policy, phase: seccomp.ALLOW_ALL):
             yield
 
     @contextmanager
     def no_profile() -> Iterator[None]:
-        with replaced(box, "_profiles", {}):
+        with filtered(), replaced(box, "_profiles", {}):
             yield
 
-    found: dict[str, Callable[[], AbstractContextManager[None]]] = {
-        "every tier": whole,
+    found: dict[str, Variant] = {
+        "every tier": filtered,
         "without seccomp": no_seccomp,
+        "without the network's programs": nullcontext,
     }
     if apparmor.tier().state != "absent":
         found["without AppArmor"] = no_profile

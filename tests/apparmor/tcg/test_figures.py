@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from invigilator.guard.bench.enforcement import enforcement
 
-ROUNDS = 3
+ROUNDS = 9
 
 
 def test_the_bench_of_enforcement_measures_every_tier_here() -> None:
