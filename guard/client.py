@@ -10,10 +10,11 @@ A value is never 0 because something is missing: what is not known is None, and 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import httpx
 
@@ -86,6 +87,8 @@ class PenaltyClient:
         timeout_s: float = 60.0,
         on_unavailable: OnUnavailable = "raise",
         max_unknown: float | None = MAX_UNKNOWN,
+        penalty_version: str | None = None,
+        as_of: datetime | str | None = None,
     ) -> list[RolloutPenalty]:
         """One penalty a rollout, in the order of `rollout_ids`.
 
@@ -94,8 +97,13 @@ class PenaltyClient:
         status `unavailable`, value None, drop True (also where the service does not answer at all).
         `max_unknown`: share of the batch, 0 to 1, whose value may be None; more raises TooManyUnknownError,
         which has the answers all the same. None: any share.
+
+        `penalty_version`: computed by the penalty part of that version, so that an edit of the policy moves
+        no reward of a running job. `as_of`: the answer as it was at that time (a datetime with its offset, or
+        RFC 3339), the same however often it is asked: an answer's own `as_of` repeats it.
         """
-        flow = batch_flow(rollout_ids, run_id, wait_for, timeout_s, on_unavailable, max_unknown)
+        pinning = pins(penalty_version, as_of)
+        flow = batch_flow(rollout_ids, run_id, wait_for, timeout_s, on_unavailable, max_unknown, pinning)
         return self._sync.run(flow)
 
     async def batch_async(
@@ -107,9 +115,12 @@ class PenaltyClient:
         timeout_s: float = 60.0,
         on_unavailable: OnUnavailable = "raise",
         max_unknown: float | None = MAX_UNKNOWN,
+        penalty_version: str | None = None,
+        as_of: datetime | str | None = None,
     ) -> list[RolloutPenalty]:
         """As `batch`, awaiting."""
-        flow = batch_flow(rollout_ids, run_id, wait_for, timeout_s, on_unavailable, max_unknown)
+        pinning = pins(penalty_version, as_of)
+        flow = batch_flow(rollout_ids, run_id, wait_for, timeout_s, on_unavailable, max_unknown, pinning)
         return await self._async.run(flow)
 
     def close(self) -> None:
@@ -141,6 +152,7 @@ def batch_flow(
     timeout_s: float,
     on_unavailable: OnUnavailable,
     max_unknown: float | None,
+    pinning: Mapping[str, str],
 ) -> Flow[list[RolloutPenalty]]:
     """The flow behind `batch`."""
     if isinstance(rollout_ids, str):
@@ -151,11 +163,11 @@ def batch_flow(
     pause_s = POLL_FIRST_S
     while wanted := [one for one in dict.fromkeys(rollout_ids) if one not in found]:
         try:
-            answered = yield from ask_flow(wanted, run_id, deadline_s)
+            answered = yield from ask_flow(wanted, run_id, deadline_s, pinning)
             found |= {one.rollout_id: one for one in answered if one.status != "unavailable"}
         except BusyError as error:
             trouble = error
-        if trouble or wait_for == "nothing" or time.monotonic() + pause_s > deadline_s:
+        if trouble or wait_for == "nothing" or "as_of" in pinning or time.monotonic() + pause_s > deadline_s:
             break
         yield Pause(pause_s)
         pause_s = min(POLL_MOST_S, pause_s * 1.5)
@@ -169,11 +181,25 @@ def batch_flow(
     return penalties
 
 
-def ask_flow(wanted: Sequence[str], run_id: str | None, deadline_s: float) -> Flow[list[RolloutPenalty]]:
+def pins(penalty_version: str | None, as_of: datetime | str | None) -> dict[str, str]:
+    """What is asked of the answer's version and time; ValueError for a time without its offset."""
+    found = {} if penalty_version is None else {"penalty_version": penalty_version}
+    if as_of is None:
+        return found
+    at = datetime.fromisoformat(as_of) if isinstance(as_of, str) else as_of
+    if at.tzinfo is None:
+        raise ValueError(f"as_of {as_of} has no offset from UTC: write 2026-01-31T12:00:00Z")
+    return found | {"as_of": at.isoformat()}
+
+
+def ask_flow(
+    wanted: Sequence[str], run_id: str | None, deadline_s: float, pinning: Mapping[str, str]
+) -> Flow[list[RolloutPenalty]]:
     """One question to the service, in parts where the list is very long."""
     answered: list[RolloutPenalty] = []
     for start in range(0, len(wanted), ROLLOUTS_PER_REQUEST):
-        body = {"rollout_ids": wanted[start : start + ROLLOUTS_PER_REQUEST], "run_id": run_id}
+        body: dict[str, Any] = {"rollout_ids": wanted[start : start + ROLLOUTS_PER_REQUEST], "run_id": run_id}
+        body |= pinning
         ask = Ask("POST", "/v1/penalties", body, accept=f"{COMPACT}, application/json;q=0.5")
         answer = yield from patiently(ask, deadline_s)
         answered += penalties_in(answer)

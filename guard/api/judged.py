@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
+from uuid import UUID
 
 from pydantic import TypeAdapter
 
@@ -37,7 +38,9 @@ def rows_of(store: Store, moment: Moment, rollout_ids: Iterable[str], run_id: st
         latest[name] = max(attempt, latest.get(name, 0))
     pairs = zip(found["rollout_id"], found["attempt"], strict=True)
     kept = [place for place, (name, attempt) in enumerate(pairs) if attempt == latest[name]]
-    kept.sort(key=found["sandbox"].__getitem__)
+    if len(kept) == len(latest) == len(found["rollout_id"]):
+        return found
+    kept.sort(key=found["sandbox_id"].__getitem__)
     return {name: [column[place] for place in kept] for name, column in found.items()}
 
 
@@ -92,15 +95,22 @@ def detectors_of(store: Store, moment: Moment, rows: Columns) -> list[dict[str, 
     for values in zip(*told.values(), strict=True):
         one = dict(zip(told, values, strict=True))
         history.setdefault(one["detection"], []).append(one)
+    agreed = {detection: _agreed(entries) for detection, entries in history.items()}
     made: dict[tuple[str, bytes, int], dict[str, int]] = {}
     found = []
     for detection, node, at in zip(rows["detection"], rows["node_id"], rows["recorded_at"], strict=True):
-        entries = history.get(detection, [])
-        key = (detection, node, sum(one["since"] <= at for one in entries))
-        if key not in made:
-            made[key] = _in_force(entries, node, at)
-        found.append(made[key])
+        if (known := agreed.setdefault(detection, {})) is None:
+            entries = history[detection]
+            key = (detection, node, sum(one["since"] <= at for one in entries))
+            known = made[key] if key in made else made.setdefault(key, _in_force(entries, node, at))
+        found.append(known)
     return found
+
+
+def _agreed(entries: Sequence[Mapping[str, Any]]) -> dict[str, int] | None:
+    """The detectors, where none of them was ever of two versions."""
+    pairs = {(one["detector_id"], one["detector_version"]) for one in entries}
+    return dict(pairs) if len(dict(pairs)) == len(pairs) else None
 
 
 def _in_force(entries: Sequence[Mapping[str, Any]], node: bytes, at: str) -> dict[str, int]:
@@ -115,11 +125,11 @@ def _complete(store: Store, rows: Columns) -> None:
     lacking = [place for place, version in enumerate(rows["confinement"]) if not version]
     if not lacking:
         return
-    sandboxes = json.dumps([rows["sandbox"][place] for place in lacking])
+    sandboxes = json.dumps([str(UUID(bytes=rows["sandbox_id"][place])) for place in lacking])
     told = Moment(datetime.min, False).columns(store, "penalties_older", {"sandbox_ids": sandboxes})
-    places = {sandbox: place for place, sandbox in enumerate(told["sandbox"])}
+    places = {sandbox: place for place, sandbox in enumerate(told["sandbox_id"])}
     for place in lacking:
-        if (source := places.get(rows["sandbox"][place])) is not None:
+        if (source := places.get(rows["sandbox_id"][place])) is not None:
             for name in told:
                 rows[name][place] = told[name][source]
 

@@ -49,4 +49,17 @@ class Moment:
         """The result of a statement by column, of the rows that had arrived by then."""
         sql = STATEMENTS[name].replace(ARRIVED, _BY_THEN if self.past else "1")
         table: pa.Table = readable(store.select(sql, {**parameters, "as_of": self.at.isoformat()}))
-        return {column: table[column].to_pylist() for column in table.column_names}
+        return {column: values(table[column]) for column in table.column_names}
+
+
+def values(column: pa.ChunkedArray) -> list[Any]:
+    """A column as Python's values, ids as bytes; through numpy, ten times as fast, where that is the same."""
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        column = pa.chunked_array([part.storage for part in column.chunks], kind.storage_type)
+        kind = column.type
+    through = (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_fixed_size_binary)
+    if column.null_count or not any(fits(kind) for fits in through):
+        found: list[Any] = column.to_pylist()
+        return found
+    return list(column.to_numpy().tolist())

@@ -15,8 +15,10 @@ from invigilator.guard.api import judged
 from invigilator.guard.api.access import Caller, needs
 from invigilator.guard.api.gate import Lane, StoreGate
 from invigilator.guard.api.moment import Moment
+from invigilator.guard.api.pins import penalty_part, pin_for, repin
 from invigilator.guard.api.reading import fetch
 from invigilator.guard.api.sandboxes import together
+from invigilator.guard.pinned import Pin
 from invigilator.incidents.store import Store
 
 ROLLOUTS_MAX = 100_000
@@ -29,7 +31,8 @@ RolloutId = Annotated[str, Field(min_length=1, max_length=ID_LENGTH_MAX)]
 class Wanted(BaseModel):
     """Which rollouts. Without `run_id`, rollouts of any run; an id that several runs have is refused.
 
-    `as_of`: the answer as it was at that time, by the store's clock.
+    `as_of`: the answer as it was at that time, by the store's clock. `penalty_version`: computed by the
+    penalty part of that version from what was recorded, whatever version judged then.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -37,6 +40,7 @@ class Wanted(BaseModel):
     rollout_ids: Annotated[list[RolloutId], Field(max_length=ROLLOUTS_MAX)]
     run_id: Annotated[str | None, Field(max_length=ID_LENGTH_MAX)] = None
     as_of: datetime | None = None
+    penalty_version: Annotated[str | None, Field(max_length=100)] = None
 
 
 @router.post("/penalties", response_model=Penalties)
@@ -46,36 +50,46 @@ async def penalties(
     """The penalties of a list of rollouts. A value is never 0 because something is missing: that is null."""
     gate: StoreGate = request.app.state.gate
     is_compact = compact.COMPACT in request.headers.get("accept", "")
-    lane: Lane = "sql" if wanted.as_of else "main"
+    lane: Lane = "sql" if wanted.as_of or wanted.penalty_version else "main"
     return await gate.run(lambda store: rendered(answer(store, wanted), is_compact), lane)
 
 
 def rendered(found: list[RolloutPenalty], is_compact: bool) -> Response:
     """The answer as our own client reads it, or as anybody does."""
     if is_compact:
-        return Response(compact.encode(found), media_type=compact.COMPACT)
+        with compact.uncollected():
+            return Response(compact.encode(found), media_type=compact.COMPACT)
     whole = Penalties.model_construct(penalties=with_differences(found))
     return Response(whole.model_dump_json(), media_type="application/json")
 
 
 def answer(store: Store, wanted: Wanted) -> list[RolloutPenalty]:
     """The penalties asked for, in that order."""
+    with compact.uncollected():
+        return _answer(store, wanted)
+
+
+def _answer(store: Store, wanted: Wanted) -> list[RolloutPenalty]:
     moment = Moment.of(store, wanted.as_of)
+    part = penalty_part(store, wanted.penalty_version) if wanted.penalty_version else None
     rows = judged.rows_of(store, moment, wanted.rollout_ids, wanted.run_id)
+    pin = None if part is None else pin_for(store, part, rows["detection"])
+    if pin is not None and wanted.penalty_version is not None:
+        rows = repin(store, moment, rows, pin, wanted.penalty_version, wanted.run_id)
     detectors = judged.detectors_of(store, moment, rows)
     found = judged.by_rollout(judged.penalties_of(rows, detectors, moment))
-    whole = {name: one_of(store, parts) for name, parts in found.items()}
+    whole = {name: one_of(store, parts, pin) for name, parts in found.items()}
     return [
         whole.get(name) or RolloutPenalty(rollout_id=name, run_id=wanted.run_id, as_of=moment.at)
         for name in wanted.rollout_ids
     ]
 
 
-def one_of(store: Store, parts: list[RolloutPenalty]) -> RolloutPenalty:
+def one_of(store: Store, parts: list[RolloutPenalty], pin: Pin | None) -> RolloutPenalty:
     """The penalty of a rollout from those of its sandboxes."""
     if len(parts) == 1:
         return parts[0]
-    return RolloutPenalty.model_validate(together(parts, cap_of(store, parts)))
+    return RolloutPenalty.model_validate(together(parts, pin.cap() if pin else cap_of(store, parts)))
 
 
 def cap_of(store: Store, penalties: Iterable[RolloutPenalty]) -> float | None:

@@ -30,6 +30,13 @@ def penalties(
     wait: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, max=WAIT_MOST_S, help="Wait so long.")
     ] = 0.0,
+    penalty_version: Annotated[
+        str | None,
+        typer.Option(metavar="SHA256", help="Computed by the penalty part of this version."),
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(metavar="TIME", help="As the answer was then (RFC 3339, with its offset).")
+    ] = None,
     limit: LimitOption = 100,
     server: ServerOption = None,
     json_output: JsonOption = False,
@@ -40,10 +47,16 @@ def penalties(
     Examples:
       guard penalties --run job-7
       guard penalties r1 r2 --wait 60 --json
+      guard penalties r1 --as-of 2026-11-30T12:00:00Z
     """
     from invigilator.guard.cli.output import print_json, print_table
-    from invigilator.guard.client import PenaltyClient
+    from invigilator.guard.client import PenaltyClient, pins
+    from invigilator.guard.errors import GuardError
 
+    try:
+        pins(penalty_version, as_of)
+    except ValueError as error:
+        raise GuardError(str(error), where="--as-of") from error
     found: list[RolloutPenalty] = []
     for run, wanted in batches(rollouts, run_id, limit, server):
         with PenaltyClient(server) as service:
@@ -54,6 +67,8 @@ def penalties(
                 timeout_s=max(wait, PATIENCE_S),
                 on_unavailable="none",
                 max_unknown=None,
+                penalty_version=penalty_version,
+                as_of=as_of,
             )
     if json_output:
         print_json([one.model_dump(mode="json") for one in found])

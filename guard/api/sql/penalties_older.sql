@@ -1,6 +1,6 @@
 -- What the rows of penalties from before their own columns lack, one row a sandbox.
 WITH boxes AS (SELECT toUUID(arrayJoin(JSONExtract({sandbox_ids:String}, 'Array(String)'))) AS sandbox_id)
-SELECT toString(r.sandbox_id) AS sandbox, r.confinement_version AS confinement, r.failure AS failure,
+SELECT r.sandbox_id AS sandbox_id, r.confinement_version AS confinement, r.failure AS failure,
        if(r.labels['group'] != '', r.labels['group'], r.labels['task']) AS group, s.watermark AS watermark,
        toJSONString(s.enforcement) AS enforcement, toJSONString(c.unwatched) AS unwatched
 FROM (
