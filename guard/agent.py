@@ -35,6 +35,7 @@ from invigilator.guard.rollout import Rollout
 from invigilator.guard.services import Services
 from invigilator.guard.session import Floor, Session
 from invigilator.guard.ship import Shipper
+from invigilator.guard.supervisor import Supervisor
 from invigilator.guard.wire import Channel
 from invigilator.incidents.segment import Segment
 from invigilator.incidents.spool import Spool
@@ -65,8 +66,9 @@ def ring_sizes() -> dict[str, int]:
 class Agent:
     """The node's parts, put together; `run` serves clients until a signal or until idle."""
 
-    def __init__(self, home: Home, idle_s: float | None) -> None:
+    def __init__(self, home: Home, idle_s: float | None, manager: Supervisor) -> None:
         self._home = home
+        self._manager = manager
         self._idle_s = idle_s
         self._spool = Spool(home.spool, node_id=home.node_id())
         self._sensor = Sensor.open(**ring_sizes())
@@ -108,7 +110,9 @@ class Agent:
             )
             accepting = asyncio.create_task(self._accept(listener, floor))
             watching = asyncio.create_task(self._watch())
+            self._manager.ready()
             await self._ending.wait()
+            self._manager.stopping()
             accepting.cancel()
             watching.cancel()
             await self._end_sessions(waiters)
@@ -160,6 +164,7 @@ class Agent:
                         "somebody removed the cgroup %s: the agent ends, the next makes its own", folder
                     )
                     os._exit(1)
+            self._manager.alive()
             idle_for = time.monotonic() - self._used_at
             waits = self._shipper.trouble is None and self._spool.pending()
             if self._idle_s is None or self._sessions or waits or idle_for < self._idle_s:
@@ -269,13 +274,14 @@ def run(home: Home, idle_s: float | None) -> None:
             stack.enter_context(home.lock("agent", wait=False))
         except LockHeldError as error:
             raise GuardError("an agent runs here already", where=str(home.root), fix="use it") from error
+        manager = Supervisor.from_environment()
         _own_mounts()
         _raise_descriptor_limit()
-        asyncio.run(_serve(home, idle_s))
+        asyncio.run(_serve(home, idle_s, manager))
 
 
-async def _serve(home: Home, idle_s: float | None) -> None:
-    agent = Agent(home, idle_s)
+async def _serve(home: Home, idle_s: float | None, manager: Supervisor) -> None:
+    agent = Agent(home, idle_s, manager)
     await agent.run(_listen(home))
 
 

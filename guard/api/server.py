@@ -28,6 +28,7 @@ from invigilator.guard.api.tokens import TokenFile
 from invigilator.guard.api.traffic import Traffic
 from invigilator.guard.errors import GuardError
 from invigilator.guard.home import short_address
+from invigilator.guard.supervisor import Supervisor
 from invigilator.incidents.store import Limits, Store
 
 BACKLOG = 1024
@@ -41,9 +42,16 @@ class Server(uvicorn.Server):
     """uvicorn that ends when idle, holding the start lock while it does so."""
 
     def __init__(
-        self, config: uvicorn.Config, gate: StoreGate, traffic: Traffic, settings: ServeSettings, lock: int
+        self,
+        config: uvicorn.Config,
+        gate: StoreGate,
+        traffic: Traffic,
+        settings: ServeSettings,
+        lock: int,
+        manager: Supervisor,
     ) -> None:
         super().__init__(config)
+        self._manager = manager
         self._gate = gate
         self._traffic = traffic
         limit_s = settings.idle_timeout_s
@@ -61,8 +69,19 @@ class Server(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer, and say so."""
+        await super().startup(sockets)
+        self._manager.ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Say that the end begins, and answer what is being asked."""
+        self._manager.stopping()
+        await super().shutdown(sockets)
+
     async def on_tick(self, counter: int) -> bool:
         """Whether to end now; called ten times a second."""
+        self._manager.alive()
         if self._gate.state == "opening":
             self._traffic.touch()
         if self._idle_timeout_s is not None and self._traffic.idle_s() > self._idle_timeout_s:
@@ -73,7 +92,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def serve(settings: ServeSettings) -> None:
+def serve(settings: ServeSettings, manager: Supervisor) -> None:
     """Run until a signal or until idle. GuardError where another serves this home, or it cannot listen."""
     home = settings.home.make()
     held = hold(home.run / "serve.lock")
@@ -107,7 +126,7 @@ def serve(settings: ServeSettings) -> None:
         timeout_graceful_shutdown=30,
         h11_max_incomplete_event_size=64 << 10,
     )
-    server = Server(config, gate, traffic, settings, start_lock)
+    server = Server(config, gate, traffic, settings, start_lock, manager)
     asyncio.run(server.serve(sockets=listeners))
     os.close(held)
 

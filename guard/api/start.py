@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from invigilator.guard.api.privileges import seclude
 from invigilator.guard.home import Home
+from invigilator.guard.supervisor import Supervisor
 
 SERVE_UID = 61500
 """No account of that number is needed; Debian gives out 1000 to 59999 to people."""
@@ -30,8 +31,9 @@ class ServeSettings:
 def start(settings: ServeSettings) -> None:
     """Serve until a signal or until idle. GuardError where another serves this home, or it cannot listen."""
     settings.home.make()
+    manager = Supervisor.from_environment()  # its socket may be out of reach after the next line
     # A mount namespace is a thread's: the libraries' threads have to be born into it.
     seclude(settings.home.root, settings.uid)
     from invigilator.guard.api.server import serve
 
-    serve(settings)
+    serve(settings, manager)

@@ -51,6 +51,7 @@ MODULES = (
     "evaluate",
     "bench",
     "daemons",
+    "units",
     "token",
     "version",
 )

@@ -1,4 +1,4 @@
-"""An agent dies between a verdict's storing and its telling: the report on the death is the later revision."""
+"""An agent dies between a verdict's storing and its telling: the report on the death is the later one."""
 
 from __future__ import annotations
 
