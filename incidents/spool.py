@@ -73,13 +73,15 @@ class Spool:
         sandbox_id: uuid.UUID | None,
         *,
         origin: stamp.Origin | None = None,
+        segment_id: uuid.UUID | None = None,
     ) -> Segment:
         """Write rows as one segment; it is on disk, file and folder fsynced, when this returns.
 
         `data` has columns of the store's `table`, the stamped ones (`stamp.stamp`) excepted. `sandbox_id` is
         None where rows of several sandboxes, or of none, stand in it. `origin` names the rollout of events
-        that do not carry theirs. ValueError for no rows or more than `segment.MAX_ROWS`; SpoolFullError when
-        full.
+        that do not carry theirs. `segment_id`: of rows that may be written again after a crash, always the
+        same, so that the store takes them once. ValueError for no rows or more than `segment.MAX_ROWS`;
+        SpoolFullError when full.
         """
         if not 0 < data.num_rows <= segment.MAX_ROWS:
             raise ValueError(f"a segment has 1 to {segment.MAX_ROWS} rows, not {data.num_rows}")
@@ -90,7 +92,7 @@ class Spool:
         mine = ranges.get(sandbox_id) if sandbox_id else None
         with self._guard:
             header = Segment(
-                id=uuid.uuid4(),
+                id=segment_id or uuid.uuid4(),
                 table=table,
                 rows=data.num_rows,
                 number=self._next,

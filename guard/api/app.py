@@ -13,6 +13,7 @@ from invigilator.guard.api import health, incidents, pages, penalties, problem, 
 from invigilator.guard.api.access import Access
 from invigilator.guard.api.gate import StoreGate
 from invigilator.guard.api.outbox import Outbox
+from invigilator.guard.api.revising import keep_up
 from invigilator.guard.api.traffic import Traffic, TrafficRules
 from invigilator.guard.release import version
 from invigilator.incidents.store import Limits
@@ -39,11 +40,12 @@ def create(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        opening = asyncio.create_task(gate.keep_open())
+        tasks = [asyncio.create_task(gate.keep_open()), asyncio.create_task(keep_up(gate, outbox))]
         yield
-        opening.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await opening
+        for task in tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
         await gate.close()
         outbox.close()
 

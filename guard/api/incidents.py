@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -10,20 +9,31 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from invigilator.guard.api.access import PEER_PREFIX, Caller, needs
+from invigilator.guard.api.deliveries import Use
+from invigilator.guard.api.finding import whole
 from invigilator.guard.api.gate import StoreGate
 from invigilator.guard.api.outbox import Outbox
-from invigilator.guard.api.problem import ProblemError
+from invigilator.guard.api.penalties import outdated
 from invigilator.guard.api.reading import fetch
+from invigilator.guard.api.revising import Sandbox, revise
 from invigilator.guard.api.rollouts import Limit, Offset, Reader
-from invigilator.incidents.records import Review
+from invigilator.incidents.records import Penalty, Review
 from invigilator.incidents.rows import review_rows
 from invigilator.incidents.store import Store
 
-ID_DIGITS_MIN = 6
-"""So many digits of an incident's id name it, where no other begins with them."""
-
 router = APIRouter(prefix="/v1", tags=["incidents"])
 Reviewer = Annotated[Caller, Depends(needs("review"))]
+
+
+class Reviewed(Review):
+    """A review as it was stored. `before`, `after`: the sandbox's penalty, of a higher revision where it
+    changed; `unchanged_because`: what kept it from being judged anew. `used`: answers that were handed out
+    and say something else by now."""
+
+    before: Penalty | None = None
+    after: Penalty | None = None
+    unchanged_because: str = ""
+    used: tuple[Use, ...] = ()
 
 
 class Decision(BaseModel):
@@ -72,29 +82,13 @@ async def incident(request: Request, caller: Reader, incident_id: str) -> dict[s
     return await gate.run(lambda store: whole(store, incident_id, caller))
 
 
-def whole(store: Store, incident_id: str, caller: Caller) -> dict[str, Any]:
-    """The incident whose id begins so, with evidence and reviews; 404 where the caller may see none."""
-    parameters = {"incident_id": incident_id, "monitor_only": int(caller.may("monitor_only"))}
-    found = fetch(store, "incident", parameters)
-    if found and len(incident_id) < ID_DIGITS_MIN:
-        raise ProblemError(
-            404,
-            "no-such-incident",
-            f"{incident_id!r} is too short to tell incidents apart",
-            fix=f"give at least {ID_DIGITS_MIN} digits of the id",
-        )
-    if not found:
-        raise ProblemError(404, "no-such-incident", f"there is no incident {incident_id!r}")
-    if len(found) > 1 and found[0]["id"] != incident_id:
-        raise ProblemError(409, "ambiguous-incident", f"several incidents begin with {incident_id!r}")
-    evidence = [json.loads(text) for text in found[0]["evidence"]]
-    reviews = fetch(store, "reviews", {"incident_id": found[0]["id"]})
-    return {**found[0], "evidence": evidence, "reviews": reviews}
-
-
 @router.post("/incidents/{incident_id}/reviews", status_code=201)
-async def review(request: Request, caller: Reviewer, incident_id: str, decision: Decision) -> Review:
-    """Decide on an incident, or comment on it. Reviews are kept all; the latest decision holds."""
+async def review(request: Request, caller: Reviewer, incident_id: str, decision: Decision) -> Reviewed:
+    """Decide on an incident, or comment on it. Reviews are kept all; the latest decision holds.
+
+    A dismissal, and its withdrawal, makes a new revision of the rollout's penalty where that changes it; the
+    answer tells which training steps used another one.
+    """
     on_socket = request.client is not None and request.client.host.startswith(PEER_PREFIX)
     who = decision.reviewer if on_socket and decision.reviewer else caller.name
     made = Review(
@@ -109,8 +103,16 @@ async def review(request: Request, caller: Reviewer, incident_id: str, decision:
     return await gate.run(lambda store: keep(store, outbox, made, caller))
 
 
-def keep(store: Store, outbox: Outbox, made: Review, caller: Caller) -> Review:
-    """Store a review of an incident that exists, under the incident's whole id."""
-    meant = made.model_copy(update={"incident_id": whole(store, made.incident_id, caller)["id"]})
+def keep(store: Store, outbox: Outbox, made: Review, caller: Caller) -> Reviewed:
+    """Store a review of an incident that exists, under the incident's whole id, and what follows from it."""
+    found = whole(store, made.incident_id, caller)
+    meant = made.model_copy(update={"incident_id": found["id"]})
     outbox.put(store, "reviews", review_rows([meant]))
-    return meant
+    if meant.decision == "comment":
+        return Reviewed(**dict(meant))
+    box = Sandbox(found["run_id"], found["rollout_id"], found["sandbox_id"])
+    done = revise(store, outbox, box)
+    used = outdated(store, [(box.run_id, box.rollout_id)])
+    return Reviewed(
+        **dict(meant), before=done.before, after=done.after, unchanged_because=done.why, used=tuple(used)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Annotated
 
@@ -11,10 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from invigilator.guard import compact
 from invigilator.guard.answers import Penalties, RolloutPenalty, with_differences
-from invigilator.guard.api import judged
+from invigilator.guard.api import deliveries, judged
 from invigilator.guard.api.access import Caller, needs
+from invigilator.guard.api.finding import whole
 from invigilator.guard.api.gate import Lane, StoreGate
 from invigilator.guard.api.moment import Moment
+from invigilator.guard.api.outbox import Outbox
 from invigilator.guard.api.pins import penalty_part, pin_for, repin
 from invigilator.guard.api.reading import fetch
 from invigilator.guard.api.sandboxes import together
@@ -51,7 +53,60 @@ async def penalties(
     gate: StoreGate = request.app.state.gate
     is_compact = compact.COMPACT in request.headers.get("accept", "")
     lane: Lane = "sql" if wanted.as_of or wanted.penalty_version else "main"
-    return await gate.run(lambda store: rendered(answer(store, wanted), is_compact), lane)
+    outbox: Outbox = request.app.state.outbox
+
+    def work(store: Store) -> Response:
+        found = answer(store, wanted)
+        handed = deliveries.rows(found, caller.name, wanted.penalty_version, wanted.as_of)
+        if handed is not None:
+            # Durable before it is answered; the store has it a second later.
+            outbox.spool("deliveries", handed)
+        return rendered(found, is_compact)
+
+    return await gate.run(work, lane)
+
+
+@router.get("/penalties/used")
+async def used(
+    request: Request,
+    caller: Annotated[Caller, Depends(needs("verdicts"))],
+    incident_id: str = "",
+    run_id: str = "",
+) -> dict[str, list[deliveries.Use]]:
+    """Which training steps used a penalty that says something else by now: of an incident's rollout, or,
+    without one, of all that have an incident which was ever dismissed."""
+    gate: StoreGate = request.app.state.gate
+    outbox: Outbox = request.app.state.outbox
+
+    def work(store: Store) -> list[deliveries.Use]:
+        outbox.flush(store)
+        if incident_id:
+            meant = whole(store, incident_id, caller)
+            rollouts = [(meant["run_id"], meant["rollout_id"])]
+        else:
+            parameters = {"run_id": run_id, "monitor_only": int(caller.may("monitor_only"))}
+            rollouts = [
+                (row["run_id"], row["rollout_id"]) for row in fetch(store, "once_dismissed", parameters)
+            ]
+        return outdated(store, rollouts)
+
+    return {"used": await gate.run(work)}
+
+
+def outdated(store: Store, rollouts: Collection[tuple[str, str]]) -> list[deliveries.Use]:
+    """Who used penalties of these (run, rollout) that say something else by now."""
+    told = [
+        row
+        for row in deliveries.handed_out(store, [rollout for _, rollout in rollouts])
+        if (row["run_id"], row["rollout_id"]) in set(rollouts)
+    ]
+    now: dict[tuple[str, str, str], deliveries.Answer] = {}
+    for run, version in sorted({(row["run_id"], row["pinned_version"]) for row in told}):
+        names = sorted({row["rollout_id"] for row in told if row["run_id"] == run})
+        wanted = Wanted(rollout_ids=names, run_id=run, penalty_version=version or None)
+        for one in answer(store, wanted):
+            now[run, one.rollout_id, version] = (one.value, one.drop)
+    return deliveries.outdated(told, now)
 
 
 def rendered(found: list[RolloutPenalty], is_compact: bool) -> Response:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from invigilator.detectors.base import registry
 from invigilator.guard.api.judged import Columns
 from invigilator.guard.api.moment import Moment
 from invigilator.guard.api.problem import ProblemError
@@ -14,7 +15,11 @@ from invigilator.guard.api.reading import fetch
 from invigilator.guard.pinned import Pin
 from invigilator.incidents.records import CoverageState, DetectorRef, Incident
 from invigilator.incidents.store import Store
+from invigilator.profiles.kinds import default_weights
 
+# Read now: after the drop of privileges the detectors' files may be out of reach.
+registry()
+default_weights()
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
