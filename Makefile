@@ -4,6 +4,7 @@
 #   make demo       guarded rollouts with real programs; prints incidents, penalties and the page's address
 #   make test       lint, types, import rules and every test that ends in minutes
 #   make test-slow  the rest: honest work in bulk, long fault and load tests, a random search for counter-examples
+#   make test-trainers  the trainers' adapters, with the real packages, each in an environment of its own (some GB)
 #   make bench      figures, as ratios against peers
 #   make clean      remove what the above made
 
@@ -15,7 +16,7 @@ STATE := $(CURDIR)/.state
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-again test-slow lint bench clean
+.PHONY: help setup demo test test-again test-slow test-trainers lint bench clean
 
 help:
 	@sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))
@@ -39,10 +40,10 @@ lint: $(VENV)/.ready
 
 # Two runs side by side, since most tests wait for something. Each leaves out what the other runs; a room in neither
 # list is run by both. (Rooms are not named to pytest: it would load every conftest at once, and they share a name.)
-APART := tests/apparmor tests/api tests/cli tests/container tests/faults tests/scenarios
+APART := tests/apparmor tests/api tests/cli tests/container tests/faults tests/scenarios tests/trainers
 REST := tests/kernel tests/rollout tests/sandbox tests/store tests/unit tests/test_readme.py
 # A test that hangs is ended, so that all others are heard of.
-QUICK := $(VENV)/bin/pytest -m "not slow" --timeout 900
+QUICK := $(VENV)/bin/pytest -m "not slow and not trainers" --timeout 900
 QUICK_APART := $(QUICK) -o cache_dir=$(STATE)/pytest/apart $(addprefix --ignore=,$(REST))
 QUICK_REST := $(QUICK) -o cache_dir=$(STATE)/pytest/rest $(addprefix --ignore=,$(APART))
 
@@ -80,6 +81,9 @@ test-slow: setup
 	$(VENV)/bin/pytest -m slow $(PYTEST_ARGS)
 	$(VENV)/bin/pytest -m hypothesis --hypothesis-profile=search $(PYTEST_ARGS)
 	XDG_CACHE_HOME=$(STATE)/cache INVIGILATOR_HOME=$(STATE)/eval $(GUARD) eval --honest
+
+test-trainers: setup
+	$(VENV)/bin/pytest tests/trainers $(PYTEST_ARGS)
 
 bench: setup
 	./setup.sh $(VENV) peers
