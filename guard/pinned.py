@@ -49,6 +49,10 @@ class Pin:
             self._clean[key] = self._judge(detection, (), coverage, failed, (), revision)
         return self._clean[key]
 
+    def knows(self, detection: str) -> bool:
+        """Whether it can judge what a detection version found."""
+        return detection in self._policies
+
     def cap(self) -> float:
         """The largest penalty that it allows."""
         return max((policy.penalty.cap for policy in self._policies.values()), default=0.0)

@@ -20,14 +20,20 @@ from invigilator.guard.connection import Address, Ask, Connection, patiently
 from invigilator.incidents.records import PolicyVersions, Report
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import pandas as pd
     import pyarrow as pa
+
+    from invigilator.guard.backtest import Backtest, Rewards
+    from invigilator.profiles.policy import Policy
 
 PATIENCE_S = 15.0
 """How long a store that is being opened, or is busy, is waited for."""
 SILENCE_S = 2.0
 """How long one at a URL that does not answer at all is; one on this machine is started again."""
 PAGE_ROWS = 1000
+BACKTEST_MOST = 100_000
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 EVENTS_SQL = (
     "SELECT * FROM events_readable WHERE sandbox_id = {sandbox_id:UUID}"
@@ -80,74 +86,42 @@ class Invigilator:
         """Rollouts with their penalties, the latest first. Filters: run_id, rollout_id, status."""
         return self._framed(self.listed("rollouts", limit, **filters))
 
-    def incident(self, incident_id: str) -> dict[str, Any]:
-        """One incident with its evidence and reviews."""
-        return self._get(f"/v1/incidents/{quote(incident_id, safe='')}")
-
-    def review(
+    def backtest(
         self,
-        incident_id: str,
-        decision: Literal["confirm", "dismiss", "comment"],
-        comment: str = "",
-        reviewer: str = "",
-    ) -> dict[str, Any]:
-        """Decide on an incident. `reviewer` counts only over the Unix socket; else it is the token's name."""
-        body = {"decision": decision, "comment": comment, "reviewer": reviewer}
-        path = f"/v1/incidents/{quote(incident_id, safe='')}/reviews"
-        found: dict[str, Any] = self._ask(Ask("POST", path, body)).json()
-        return found
-
-    def rollout(
-        self, rollout_id: str, run_id: str | None = None, attempt: int = 0, sandbox_id: str | None = None
-    ) -> Report:
-        """The report on a rollout's latest attempt, or on `attempt`; of one sandbox where it has several."""
-        query = {"attempt": str(attempt)}
-        if run_id is not None:
-            query["run_id"] = run_id
-        if sandbox_id is not None:
-            query["sandbox_id"] = sandbox_id
-        answer = self._ask(Ask("GET", f"/v1/rollouts/{quote(rollout_id, safe='')}", query=query))
-        return Report.model_validate_json(answer.content)
-
-    def events(
-        self,
-        rollout_id: str | None = None,
+        policy: Policy | str | Path,
         *,
-        sandbox_id: str | None = None,
+        since: str | datetime = "7d",
         run_id: str | None = None,
-        kinds: Sequence[str] = (),
-        limit: int = 100_000,
-    ) -> pd.DataFrame | list[dict[str, Any]]:
-        """The events of a rollout's sandbox, in order, decoded; only those of `kinds` where given."""
-        if (rollout_id is None) == (sandbox_id is None):
-            raise TypeError("give either rollout_id or sandbox_id")
-        box = sandbox_id or self.rollout(str(rollout_id), run_id).sandbox_id
-        return self.sql(EVENTS_SQL, sandbox_id=box, kinds=",".join(kinds), limit=limit)
+        rewards: Rewards | str | Path = "reward",
+        limit: int = BACKTEST_MOST,
+    ) -> Backtest:
+        """What the penalty part of `policy` (a name in the library, a file, or a Policy) would have done to
+        the rollouts that ended since then, the latest `limit` of them. `rewards`: by rollout id, or by (run,
+        rollout); the path of a .csv or .parquet file; or the name of a label that holds them."""
+        from invigilator.guard import backtest
+        from invigilator.profiles import library
+        from invigilator.profiles.policy import Policy
 
-    def raw_events(self, sandbox_id: str, after: int = 0) -> Iterator[pa.Table]:
-        """The stored events of a sandbox as they were recorded, in order, piece by piece; those `after` a
-        `seq`. Needs pyarrow."""
-        import pyarrow as pa
+        rules = policy if isinstance(policy, Policy) else library.load(str(policy))
+        at = backtest.since_when(since) if isinstance(since, str) else since
+        body = {
+            "penalty": rules.model_dump(mode="json")["penalty"],
+            "since": at.isoformat(),
+            "run_id": run_id,
+            "limit": limit,
+        }
+        tried = self._ask(Ask("POST", "/v1/penalties/backtest", body)).json()
+        if isinstance(rewards, str | Path):
+            is_file = Path(rewards).suffix in (".csv", ".parquet")
+            found = backtest.read_rewards(Path(rewards)) if is_file else None
+            return backtest.compare(tried, found or backtest.label_rewards(tried, str(rewards)))
+        return backtest.compare(tried, rewards)
 
-        while True:
-            query = {"after": str(after)}
-            answer = self._ask(
-                Ask("GET", f"/v1/sandboxes/{sandbox_id}/events", query=query, accept=ARROW_STREAM)
-            )
-            table = pa.ipc.open_stream(answer.content).read_all()
-            if not table.num_rows:
-                return
-            after = table["seq"][-1].as_py()
-            yield table
-
-    def policy(self, report: Report) -> dict[str, Any]:
-        """The full text of the policy that judged a report, as JSON."""
-        return self.policy_of(report.policy.versions)
-
-    def policy_of(self, versions: PolicyVersions) -> dict[str, Any]:
-        """The full text of a recorded policy by its versions, as JSON."""
-        query = versions.model_dump()
-        found: dict[str, Any] = self._ask(Ask("GET", "/v1/policies", query=query)).json()["policy"]
+    def penalties_used(self, incident_id: str = "", run_id: str = "") -> list[dict[str, Any]]:
+        """Which training steps used a penalty that says something else by now: of an incident's rollout, or
+        of all with an incident that was ever dismissed."""
+        query = {"incident_id": incident_id, "run_id": run_id}
+        found: list[dict[str, Any]] = self._ask(Ask("GET", "/v1/penalties/used", query=query)).json()["used"]
         return found
 
     def health(self) -> dict[str, Any]:

@@ -9,7 +9,17 @@ from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
 
-from invigilator.guard.api import health, incidents, pages, penalties, problem, queries, rollouts, segments
+from invigilator.guard.api import (
+    backtests,
+    health,
+    incidents,
+    pages,
+    penalties,
+    problem,
+    queries,
+    rollouts,
+    segments,
+)
 from invigilator.guard.api.access import Access
 from invigilator.guard.api.gate import StoreGate
 from invigilator.guard.api.outbox import Outbox
@@ -22,6 +32,7 @@ ROUTERS = (
     health.router,
     segments.router,
     penalties.router,
+    backtests.router,
     rollouts.router,
     incidents.router,
     queries.router,

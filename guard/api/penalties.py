@@ -15,6 +15,7 @@ from invigilator.guard.api import deliveries, judged
 from invigilator.guard.api.access import Caller, needs
 from invigilator.guard.api.finding import whole
 from invigilator.guard.api.gate import Lane, StoreGate
+from invigilator.guard.api.metrics import Metrics
 from invigilator.guard.api.moment import Moment
 from invigilator.guard.api.outbox import Outbox
 from invigilator.guard.api.pins import penalty_part, pin_for, repin
@@ -54,9 +55,11 @@ async def penalties(
     is_compact = compact.COMPACT in request.headers.get("accept", "")
     lane: Lane = "sql" if wanted.as_of or wanted.penalty_version else "main"
     outbox: Outbox = request.app.state.outbox
+    metrics: Metrics = request.app.state.metrics
 
     def work(store: Store) -> Response:
         found = answer(store, wanted)
+        metrics.handed_out(one.status for one in found)
         handed = deliveries.rows(found, caller.name, wanted.penalty_version, wanted.as_of)
         if handed is not None:
             # Durable before it is answered; the store has it a second later.
@@ -131,13 +134,20 @@ def _answer(store: Store, wanted: Wanted) -> list[RolloutPenalty]:
     pin = None if part is None else pin_for(store, part, rows["detection"])
     if pin is not None and wanted.penalty_version is not None:
         rows = repin(store, moment, rows, pin, wanted.penalty_version, wanted.run_id)
-    detectors = judged.detectors_of(store, moment, rows)
-    found = judged.by_rollout(judged.penalties_of(rows, detectors, moment))
-    whole = {name: one_of(store, parts, pin) for name, parts in found.items()}
+    found = rollouts_of(store, moment, rows, pin)
     return [
-        whole.get(name) or RolloutPenalty(rollout_id=name, run_id=wanted.run_id, as_of=moment.at)
+        found.get(name) or RolloutPenalty(rollout_id=name, run_id=wanted.run_id, as_of=moment.at)
         for name in wanted.rollout_ids
     ]
+
+
+def rollouts_of(
+    store: Store, moment: Moment, rows: judged.Columns, pin: Pin | None
+) -> dict[str, RolloutPenalty]:
+    """The penalty of each rollout that the rows tell of."""
+    detectors = judged.detectors_of(store, moment, rows)
+    found = judged.by_rollout(judged.penalties_of(rows, detectors, moment))
+    return {name: one_of(store, parts, pin) for name, parts in found.items()}
 
 
 def one_of(store: Store, parts: list[RolloutPenalty], pin: Pin | None) -> RolloutPenalty:

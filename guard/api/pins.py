@@ -35,12 +35,16 @@ def penalty_part(store: Store, version: str) -> dict[str, Any]:
     return part
 
 
-def pin_for(store: Store, part: Mapping[str, Any], detections: Iterable[str]) -> Pin:
-    """A penalty part over the detection versions given; 409 where the text of one is not in the store."""
+def pin_for(
+    store: Store, part: Mapping[str, Any], detections: Iterable[str], *, skip_unknown: bool = False
+) -> Pin:
+    """A penalty part over the detection versions given; 409 where the text of one is not in the store, unless
+    those are to be skipped."""
     wanted = sorted(set(detections))
     rows = fetch(store, "detection_policies", {"versions": json.dumps(wanted)})
     texts = {row["detection"]: json.loads(row["text"]) for row in rows}
-    if unknown := [one for one in wanted if one not in texts]:
+    unknown = [one for one in wanted if one not in texts]
+    if unknown and not skip_unknown:
         detail = f"no policy with detection version {unknown[0]} is in the store: nothing can be judged anew"
         raise ProblemError(409, "policy-unknown", detail, fix="ask without penalty_version")
     return Pin(part, texts)

@@ -3,25 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import astuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from invigilator.guard.cli.server import JsonOption, LimitOption, ServerOption, chosen, client, each_named
+from invigilator.guard.cli.server import (
+    JsonOption,
+    LimitOption,
+    ServerOption,
+    chosen,
+    client,
+    each_named,
+    named,
+)
 
 if TYPE_CHECKING:
     from invigilator.guard.client import RolloutPenalty
 
 PATIENCE_S = 15.0
 WAIT_MOST_S = 7 * 86_400.0
+MOST = 100_000
+"""Rollouts of one backtest."""
+USED = ("run", "train_step", "checkpoint", "rollouts", "answers", "handed out", "now", "callers", "last")
+KINDS = ("kind", "rollouts before", "after", "changed", "mean change")
+CHECKPOINTS = (
+    "checkpoint",
+    "rollouts",
+    "changed",
+    "mean change",
+    "now dropped",
+    "no longer",
+    "newly negative",
+    "groups",
+    "reranked",
+    "flipped",
+    "mean before",
+    "after",
+)
 COLUMNS = ("rollout", "run", "attempt", "status", "penalty", "drop", "because")
 
 
+def named_or_none(text: str | None) -> str | None:
+    """As `named`, of what need not be given."""
+    return None if text is None else named(text)
+
+
+class Listing(TyperGroup):
+    """A group whose first command, `list`, need not be said."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As of every group, with `list` put before what names no command."""
+        named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if named else ["list", *args])
+
+
+group = typer.Typer(
+    cls=Listing, help="What rollouts cost, what that was used for, and what a policy would cost."
+)
+
+
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("penalties")(penalties)
+    """Add the group."""
+    app.add_typer(group, name="penalties")
 
 
+@group.command("list")
 def penalties(
     rollouts: Annotated[
         list[str] | None, typer.Argument(metavar="ROLLOUT", help="Default: the latest.", callback=each_named)
@@ -42,6 +91,7 @@ def penalties(
     json_output: JsonOption = False,
 ) -> None:
     """List what rollouts cost, with every part of the sum. `unknown` is not 0: such a rollout is dropped.
+    `guard penalties r1` is short for `guard penalties list r1`.
 
     \b
     Examples:
@@ -86,6 +136,97 @@ def penalties(
         for one in found
     ]
     print_table(COLUMNS, rows)
+
+
+@group.command()
+def used(
+    incident_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INCIDENT", help="Default: all that were ever dismissed.", callback=named_or_none
+        ),
+    ] = None,
+    run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="Of this run.")] = None,
+    server: ServerOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """List which training steps used a penalty that says something else by now, since a review changed it.
+
+    \b
+    Examples:
+      guard penalties used
+      guard penalties used 3f2a91 --json
+    """
+    from invigilator.guard.cli.output import print_json, print_table
+
+    with client(server) as record:
+        found = record.penalties_used(incident_id or "", run_id or "")
+    if json_output:
+        print_json(found)
+        return
+    rows = [
+        (
+            one["run_id"],
+            one["train_step"],
+            one["checkpoint"],
+            one["rollouts"],
+            one["answers"],
+            price(one["old_value"], one["old_drop"]),
+            price(one["new_value"], one["new_drop"]),
+            ", ".join(one["callers"]),
+            one["last_at"][:19],
+        )
+        for one in found
+    ]
+    print_table(USED, rows)
+
+
+@group.command()
+def backtest(
+    policy: Annotated[str, typer.Option("--policy", metavar="P", help="A name in the library, or a file.")],
+    since: Annotated[str, typer.Option(metavar="TIME", help="7d, 12h, or RFC 3339.")] = "7d",
+    run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="Of this run.")] = None,
+    reward: Annotated[
+        str, typer.Option(metavar="LABEL|FILE", help="A label, or a .csv or .parquet file, with the rewards.")
+    ] = "reward",
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, max=100_000, help="The latest so many.")
+    ] = 100_000,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture (SVG) here.")] = None,
+    server: ServerOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """What a penalty policy would have done to the rewards of recorded rollouts. Detection stays as recorded.
+
+    \b
+    Examples:
+      guard penalties backtest --policy my-task.yaml --since 7d --reward rewards.csv
+      guard penalties backtest --policy swe-task --plot backtest.svg
+    """
+    from invigilator.guard.backtestplot import svg
+    from invigilator.guard.cli.output import print_json, print_table
+    from invigilator.guard.errors import GuardError
+
+    with client(server) as record:
+        found = record.backtest(policy, since=since, run_id=run_id, rewards=reward, limit=limit)
+    if plot is not None:
+        try:
+            plot.write_text(svg(found))
+        except OSError as error:
+            raise GuardError("the picture cannot be written", where=str(plot), fix=str(error)) from error
+    if json_output:
+        print_json(found.json())
+        return
+    print_table(KINDS, [astuple(one) for one in found.kinds])
+    print()
+    print_table(CHECKPOINTS, [astuple(one) for one in found.checkpoints])
+    for told in found.unknown:
+        print(told)
+
+
+def price(value: float | None, drop: bool) -> str:
+    """An answer in a word."""
+    return "drop" if drop else "unknown" if value is None else f"{value:.4g}"
 
 
 def because(one: RolloutPenalty) -> str:
