@@ -86,6 +86,76 @@ class Invigilator:
         """Rollouts with their penalties, the latest first. Filters: run_id, rollout_id, status."""
         return self._framed(self.listed("rollouts", limit, **filters))
 
+    def incident(self, incident_id: str) -> dict[str, Any]:
+        """One incident with its evidence and reviews."""
+        return self._get(f"/v1/incidents/{quote(incident_id, safe='')}")
+
+    def review(
+        self,
+        incident_id: str,
+        decision: Literal["confirm", "dismiss", "comment"],
+        comment: str = "",
+        reviewer: str = "",
+    ) -> dict[str, Any]:
+        """Decide on an incident. `reviewer` counts only over the Unix socket; else it is the token's name."""
+        body = {"decision": decision, "comment": comment, "reviewer": reviewer}
+        path = f"/v1/incidents/{quote(incident_id, safe='')}/reviews"
+        found: dict[str, Any] = self._ask(Ask("POST", path, body)).json()
+        return found
+
+    def rollout(
+        self, rollout_id: str, run_id: str | None = None, attempt: int = 0, sandbox_id: str | None = None
+    ) -> Report:
+        """The report on a rollout's latest attempt, or on `attempt`; of one sandbox where it has several."""
+        query = {"attempt": str(attempt)}
+        if run_id is not None:
+            query["run_id"] = run_id
+        if sandbox_id is not None:
+            query["sandbox_id"] = sandbox_id
+        answer = self._ask(Ask("GET", f"/v1/rollouts/{quote(rollout_id, safe='')}", query=query))
+        return Report.model_validate_json(answer.content)
+
+    def events(
+        self,
+        rollout_id: str | None = None,
+        *,
+        sandbox_id: str | None = None,
+        run_id: str | None = None,
+        kinds: Sequence[str] = (),
+        limit: int = 100_000,
+    ) -> pd.DataFrame | list[dict[str, Any]]:
+        """The events of a rollout's sandbox, in order, decoded; only those of `kinds` where given."""
+        if (rollout_id is None) == (sandbox_id is None):
+            raise TypeError("give either rollout_id or sandbox_id")
+        box = sandbox_id or self.rollout(str(rollout_id), run_id).sandbox_id
+        return self.sql(EVENTS_SQL, sandbox_id=box, kinds=",".join(kinds), limit=limit)
+
+    def raw_events(self, sandbox_id: str, after: int = 0) -> Iterator[pa.Table]:
+        """The stored events of a sandbox as they were recorded, in order, piece by piece; those `after` a
+        `seq`. Needs pyarrow."""
+        import pyarrow as pa
+
+        while True:
+            query = {"after": str(after)}
+            answer = self._ask(
+                Ask("GET", f"/v1/sandboxes/{sandbox_id}/events", query=query, accept=ARROW_STREAM)
+            )
+            table = pa.ipc.open_stream(answer.content).read_all()
+            if not table.num_rows:
+                return
+            after = table["seq"][-1].as_py()
+            yield table
+
+    def policy(self, report: Report) -> dict[str, Any]:
+        """The full text of the policy that judged a report, as JSON."""
+        return self.policy_of(report.policy.versions)
+
+    def policy_of(self, versions: PolicyVersions) -> dict[str, Any]:
+        """The full text of a recorded policy by its versions, as JSON."""
+        query = versions.model_dump()
+        found: dict[str, Any] = self._ask(Ask("GET", "/v1/policies", query=query)).json()["policy"]
+        return found
+
     def backtest(
         self,
         policy: Policy | str | Path,
