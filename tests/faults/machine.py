@@ -46,8 +46,8 @@ class Machine:
         self.clock = Clock(place) if skewed else None
         self.server = Server(library, self.data)
         self.server.start()
-        self.to_store = Proxy(self.server.port, self.choose, share=0.1)
-        self.to_serve = Proxy(self.home.serve_socket, self.choose)
+        self.to_store = Proxy(self.server.port, self.choose, share=0.3)
+        self.to_serve = Proxy(self.home.serve_socket, self.choose, share=0.6)
         self.serve: subprocess.Popen[bytes] | None = None
         self.agent: subprocess.Popen[bytes] | None = None
         self.kills = dict.fromkeys(("agent", "serve", "store"), 0)
@@ -61,6 +61,10 @@ class Machine:
         """Whether serve has found the store in order, and said so."""
         log = self.place / "serve.log"
         return log.exists() and "the store is open" in log.read_text(errors="replace")
+
+    def waiting(self) -> int:
+        """Segments in the spool."""
+        return sum(1 for _ in self.home.spool.glob("*.arrow"))
 
     def start_serve(self) -> None:
         """Start `guard serve` on the store behind its proxy; it may take its time."""

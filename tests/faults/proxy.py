@@ -24,7 +24,7 @@ class Proxy:
     While `stormy`, a part of the connections fails, in ways that are drawn from `choose`.
     """
 
-    def __init__(self, upstream: Path | int, choose: random.Random, share: float = 0.4) -> None:
+    def __init__(self, upstream: Path | int, choose: random.Random, share: float) -> None:
         self._upstream = upstream
         self._choose = choose
         self._share = share

@@ -42,7 +42,7 @@ from invigilator.profiles import library
 AT_ONCE = 4
 PIECE = 200
 """Events a segment, about; each rollout's are cut at places of its own."""
-WAITING_MOST = 100
+WAITING_MOST = 200
 RUN = "faults"
 NAMESPACE = uuid.UUID("8e2f6d3c-6c3e-4f8e-9d5e-3f1b7a1f0d11")
 

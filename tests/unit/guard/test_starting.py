@@ -60,3 +60,46 @@ def test_a_daemon_that_does_not_answer_is_ended(home: Home, monkeypatch: pytest.
     with pytest.raises(UnreachableError, match="the serve did not answer within"):
         node._reach(home, "serve", home.serve_socket, socket.SOCK_STREAM, command)
     assert [one.wait(60) for one in made] == [-signal.SIGKILL]
+
+
+LISTENS = """# invigilator
+import socket, sys
+link = socket.socket(socket.AF_UNIX)
+sys.stdin.readline()
+if sys.argv[1] == "listen":
+    link.bind("serve.sock")
+    link.listen()
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("does", ["listen", "end"])
+def test_one_that_another_is_starting_is_waited_for_as_long_as_it_lives(
+    does: str, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = subprocess.Popen([sys.executable, "-c", LISTENS, does], stdin=subprocess.PIPE, cwd=home.run)
+    go = other.stdin
+    assert go is not None
+    (home.run / "serve.lock").write_text(f"{other.pid}\n")
+    found = node._holder
+
+    def holder(*where: Any) -> int | None:
+        # By now the own one has ended, as the other holds the lock: only now the other goes on.
+        pid = found(*where)
+        go.write(b"go on\n")
+        go.flush()
+        if does == "end":
+            other.wait(30)
+        return pid
+
+    monkeypatch.setattr(node, "_holder", holder)
+    refused = [sys.executable, "-c", "import sys; sys.exit('guard: another runs here')"]
+    try:
+        if does == "listen":
+            node._reach(home, "serve", home.serve_socket, socket.SOCK_STREAM, refused).close()
+        else:
+            with pytest.raises(UnreachableError, match="the serve did not start: another runs here"):
+                node._reach(home, "serve", home.serve_socket, socket.SOCK_STREAM, refused)
+    finally:
+        other.kill()
+        other.communicate()
