@@ -21,7 +21,7 @@ pytestmark = [
 ]
 ROUNDS = 100
 CALM_EVERY, FEW = 8, 40
-"""After so many disturbances the record catches up to so few waiting segments: else little would get through."""
+"""After so many disturbances the record catches up to so few waiting segments: else little got through."""
 
 
 def disturbances(machine: Machine) -> dict[str, Callable[[], None]]:
