@@ -216,12 +216,14 @@ class Agent:
             self._pipeline.shipped(segment)
 
     def _status(self) -> Mapping[str, Any]:
+        waiting = self._spool.pending()
         return {
             "version": release.version(),
             "pid": os.getpid(),
             "started_at": self._started_at,
             "rollouts": sum(1 for s in self._sessions if s.rollout is not None),
-            "waiting_segments": len(self._spool.pending()),
+            "waiting_segments": len(waiting),
+            "waiting_bytes": sum(segment.size_bytes for segment in waiting),
             "spool_trouble": self._pipeline.trouble,
             "ship_trouble": self._shipper.trouble,
         }

@@ -86,6 +86,10 @@ class Invigilator:
         """Rollouts with their penalties, the latest first. Filters: run_id, rollout_id, status."""
         return self._framed(self.listed("rollouts", limit, **filters))
 
+    def metrics(self) -> str:
+        """The service's metrics, in Prometheus's text format."""
+        return self._ask(Ask("GET", "/v1/metrics")).text
+
     def incident(self, incident_id: str) -> dict[str, Any]:
         """One incident with its evidence and reviews."""
         return self._get(f"/v1/incidents/{quote(incident_id, safe='')}")

@@ -11,15 +11,16 @@ from fastapi import Request
 
 from invigilator.guard.api.problem import ProblemError
 
-Role = Literal["node", "trainer", "researcher", "engineer", "admin"]
-Right = Literal["ingest", "verdicts", "monitor_only", "sql", "review"]
+Role = Literal["node", "trainer", "researcher", "engineer", "admin", "scraper"]
+Right = Literal["ingest", "verdicts", "monitor_only", "sql", "review", "metrics"]
 
 RIGHTS: dict[Role, frozenset[Right]] = {
     "node": frozenset({"ingest"}),
     "trainer": frozenset({"verdicts"}),
     "researcher": frozenset({"verdicts", "monitor_only", "sql", "review"}),
-    "engineer": frozenset({"verdicts", "monitor_only", "sql"}),
-    "admin": frozenset({"ingest", "verdicts", "monitor_only", "sql", "review"}),
+    "engineer": frozenset({"verdicts", "monitor_only", "sql", "metrics"}),
+    "admin": frozenset({"ingest", "verdicts", "monitor_only", "sql", "review", "metrics"}),
+    "scraper": frozenset({"metrics"}),
 }
 """What each role may do. A trainer never sees monitor-only incidents, and so has no SQL either."""
 

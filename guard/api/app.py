@@ -13,6 +13,7 @@ from invigilator.guard.api import (
     backtests,
     health,
     incidents,
+    metrics,
     pages,
     penalties,
     problem,
@@ -36,6 +37,7 @@ ROUTERS = (
     rollouts.router,
     incidents.router,
     queries.router,
+    metrics.router,
     pages.router,
 )
 
@@ -73,9 +75,11 @@ def create(
     app.state.gate = gate
     app.state.outbox = outbox
     app.state.limits = limits or Limits()
+    app.state.metrics = metrics.Metrics(gate)
     app.state.pid = os.getpid()
     problem.install(app)
     for router in ROUTERS:
         app.include_router(router)
     app.add_middleware(TrafficRules, access=access, traffic=traffic or Traffic())
+    app.add_middleware(metrics.Timed, metrics=app.state.metrics)
     return app

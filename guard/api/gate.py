@@ -83,6 +83,10 @@ class StoreGate:
         finally:
             self._waiting[lane] -= 1
 
+    def waiting(self) -> dict[Lane, int]:
+        """How much waits or is under way, by lane."""
+        return {"main": self._waiting["main"], "sql": self._waiting["sql"]}
+
     async def close(self) -> None:
         """Let running work end, then close the store; nothing may be asked of it any more."""
         self.state = "closed"

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from invigilator.guard.api.access import Caller, needs
 from invigilator.guard.api.gate import StoreGate
+from invigilator.guard.api.metrics import Metrics
 from invigilator.guard.api.problem import ProblemError
 from invigilator.incidents.segment import Segment, SegmentError
 
@@ -71,9 +72,14 @@ def _parts(body: bytes) -> list[tuple[bytes, str]]:
 
 async def _store(request: Request, caller: Caller, parts: Sequence[tuple[bytes, str]]) -> list[Stored]:
     gate: StoreGate = request.app.state.gate
+    metrics: Metrics = request.app.state.metrics
     try:
         done = await gate.run(lambda store: store.ingest_together(parts))
     except SegmentError as error:
+        metrics.refused()
         _log.warning("segment refused from %s: %s", caller.name, error)
         raise ProblemError(422, "invalid-segment", str(error)) from error
+    for one, (content, header) in zip(done, parts, strict=True):
+        table = Segment.from_header(header).table
+        metrics.stored(table, one.rows, len(content), duplicate=one.duplicate)
     return [Stored(segment_id=one.segment_id, rows=one.rows, duplicate=one.duplicate) for one in done]

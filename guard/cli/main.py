@@ -52,6 +52,7 @@ MODULES = (
     "bench",
     "daemons",
     "units",
+    "metrics",
     "token",
     "version",
 )
