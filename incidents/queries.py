@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from invigilator.incidents.store import Store
 
 FOLDER = Path(__file__).parent / "queries"
-_PARAMETER = re.compile(r"^-- (\w+) (String|UUID|DateTime|UInt64)(?: = '([^']*)')? : (.+)$")
+_PARAMETER = re.compile(r"^-- (\w+) (String|UUID|DateTime|UInt64|Float64)(?: = '([^']*)')? : (.+)$")
 
 
 @dataclass(frozen=True, slots=True)
