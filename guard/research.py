@@ -88,7 +88,8 @@ class Invigilator:
 
     def metrics(self) -> str:
         """The service's metrics, in Prometheus's text format."""
-        return self._ask(Ask("GET", "/v1/metrics")).text
+        text: str = self._ask(Ask("GET", "/v1/metrics")).text
+        return text
 
     def incident(self, incident_id: str) -> dict[str, Any]:
         """One incident with its evidence and reviews."""
