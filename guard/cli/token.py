@@ -29,6 +29,7 @@ class Role(StrEnum):
     """Roles, from the least to the most."""
 
     node = "node"
+    scraper = "scraper"
     trainer = "trainer"
     researcher = "researcher"
     engineer = "engineer"
