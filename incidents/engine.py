@@ -6,6 +6,7 @@ the spawn method.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import re
 import uuid
@@ -71,6 +72,9 @@ def limit_settings(limits: Limits) -> dict[str, str | int]:
     }
 
 
+PARAMETER_LETTERS_MAX = 16_384
+QUERY_BYTES_MAX = 64 << 20
+"""Of a query of this program's own, with the texts that are inlined in it."""
 OUTPUT_SETTINGS: dict[str, str | int] = {
     "output_format_arrow_string_as_string": 0,
     "output_format_arrow_low_cardinality_as_dictionary": 0,
@@ -157,6 +161,7 @@ class Embedded:
             incoming.unlink(missing_ok=True)
 
     def select(self, sql: str, parameters: Parameters | None = None) -> pa.Table:
+        sql, parameters = inlined(sql, parameters)
         with self._renewing_writer():
             return _arrow(self._writer.raw_query(sql, parameters, fmt="ArrowStream"))
 
@@ -196,7 +201,7 @@ class Embedded:
 
     def _use_database(self, client: Any) -> None:
         client.command(f"USE {DATABASE}")
-        for name, value in OUTPUT_SETTINGS.items():
+        for name, value in {**OUTPUT_SETTINGS, "max_query_size": QUERY_BYTES_MAX}.items():
             client.command(f"SET {name} = {_literal(value)}")
 
     def _reader(self, limits: Limits) -> Any:
@@ -252,8 +257,10 @@ class Remote:
             self._client.raw_insert(table, columns, content, dict(settings), fmt="Arrow")
 
     def select(self, sql: str, parameters: Parameters | None = None) -> pa.Table:
+        sql, parameters = inlined(sql, parameters)
+        settings = {**OUTPUT_SETTINGS, "max_query_size": QUERY_BYTES_MAX}
         with _errors(self._name):
-            return _arrow(self._client.raw_query(sql, parameters, OUTPUT_SETTINGS, fmt="ArrowStream"))
+            return _arrow(self._client.raw_query(sql, parameters, settings, fmt="ArrowStream"))
 
     def read(self, sql: str, parameters: Parameters | None, limits: Limits) -> pa.Table:
         with _errors(self._name):
@@ -261,6 +268,22 @@ class Remote:
 
     def close(self) -> None:
         self._client.close()
+
+
+def inlined(sql: str, parameters: Parameters | None) -> tuple[str, Parameters | None]:
+    """The statement with its large texts in it, in base64, and the parameters that are left: a server takes
+    128 KiB of a parameter at most, and a client escapes one letter by letter."""
+    large = {
+        name: value
+        for name, value in (parameters or {}).items()
+        if isinstance(value, str) and len(value) > PARAMETER_LETTERS_MAX
+    }
+    if not large:
+        return sql, parameters
+    for name, value in large.items():
+        text = base64.b64encode(value.encode()).decode()
+        sql = sql.replace(f"{{{name}:String}}", f"base64Decode('{text}')")
+    return sql, {name: value for name, value in (parameters or {}).items() if name not in large}
 
 
 def _arrow(raw: bytes) -> pa.Table:
