@@ -44,6 +44,12 @@ TABLES = (
 )
 """Tables that segments may bring rows to."""
 
+SERVICE_TABLES = frozenset({"reviews", "deliveries", "audit"})
+"""Of these, those whose rows the service makes itself: no node may bring any."""
+
+UNREAD_TABLES = frozenset({"audit"})
+"""Tables that no user's query reads."""
+
 
 _LEDGER_INSERT = """
 INSERT INTO segments (segment_id, table_name, rows, bytes, sha256, schema_version, sandbox_id, first_seq,
@@ -130,7 +136,7 @@ class Store:
         StoreError says what was not allowed, or which of `limits` was passed.
         """
         with self._guard:
-            known = frozenset(self.columns())
+            known = frozenset(self.columns()) - UNREAD_TABLES
         statement = readonly.admit(sql, known)
         limits = limits or Limits()
         # Readers have sessions of their own: a slow question of a user's holds up no segment.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Annotated
@@ -14,6 +15,7 @@ from invigilator.guard.api.gate import StoreGate
 from invigilator.guard.api.metrics import Metrics
 from invigilator.guard.api.problem import ProblemError
 from invigilator.incidents.segment import Segment, SegmentError
+from invigilator.incidents.store import SERVICE_TABLES
 
 router = APIRouter(prefix="/v1", tags=["ingest"])
 TOGETHER_MAX = 64
@@ -70,7 +72,16 @@ def _parts(body: bytes) -> list[tuple[bytes, str]]:
     return parts
 
 
+def refuse_forged(header: str) -> None:
+    """422 for rows that the service alone makes: a node could else review its own incidents."""
+    with contextlib.suppress(SegmentError):  # the store says what is wrong with it
+        if (table := Segment.from_header(header).table) in SERVICE_TABLES:
+            raise ProblemError(422, "invalid-segment", f"rows of {table} are made by the service alone")
+
+
 async def _store(request: Request, caller: Caller, parts: Sequence[tuple[bytes, str]]) -> list[Stored]:
+    for _, header in parts:
+        refuse_forged(header)
     gate: StoreGate = request.app.state.gate
     metrics: Metrics = request.app.state.metrics
     try:
