@@ -9,7 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from invigilator.guard.bench import enforcement, flow, hooks, lives, many, names, researchers, service, work
+from invigilator.guard.bench import (
+    enforcement,
+    flow,
+    hooks,
+    lives,
+    many,
+    names,
+    penalties,
+    researchers,
+    service,
+    work,
+)
 from invigilator.guard.bench.measure import Section
 from invigilator.guard.errors import GuardError
 from invigilator.guard.release import version
@@ -56,6 +67,10 @@ SECTIONS: Mapping[str, tuple[str, Callable[[bool], Section]]] = {
     "ingest": (
         "rows a second from spool through serve into each store",
         lambda quick: service.ingest(2, 1) if quick else service.ingest(20, 5),
+    ),
+    "penalties": (
+        "a batch of 32,000 penalties of 200,000 rollouts, end to end",
+        lambda quick: penalties.penalties(5_000, 1_000, 2) if quick else penalties.penalties(),
     ),
     "queries": (
         "ten questions of researchers (--events says over how many)",
