@@ -5,6 +5,7 @@ $INVIGILATOR_HOME (default /var/lib/invigilator)
   store/      the embedded store, owned by serve        rollouts/   one record per live rollout
   sandboxes/  one folder a sandbox                      roots/      root templates
   node.json   this node's id                            tokens      bearer tokens of the API
+  audit/      changes that serve has still to put on record
   attachable  cgroups of others that may be watched, instead of the usual (optional)
 """
 
@@ -34,6 +35,7 @@ _FOLDERS = {
     "sandboxes": 0o711,
     "roots": 0o711,
     "rollouts": 0o700,
+    "audit": 0o700,
 }
 
 
@@ -77,6 +79,11 @@ class Home:
     def tokens(self) -> Path:
         """The file of the API's bearer tokens."""
         return self.root / "tokens"
+
+    @property
+    def audit(self) -> Path:
+        """Changes made on this machine that serve has still to put on record."""
+        return self.root / "audit"
 
     @property
     def attachable(self) -> Path:

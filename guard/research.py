@@ -230,7 +230,7 @@ class Invigilator:
         return found
 
     def listed(
-        self, key: Literal["incidents", "rollouts"], limit: int, **filters: str
+        self, key: Literal["incidents", "rollouts", "audit"], limit: int, **filters: str
     ) -> list[dict[str, Any]]:
         """The rows of a list as dicts, page by page."""
         rows: list[dict[str, Any]] = []

@@ -141,6 +141,8 @@ COLUMNS: dict[str, dict[str, pa.DataType]] = {
         "pinned_version": _TEXT,
         "as_of": _TIME,
     },
+    "audit": {"at": _TIME}
+    | dict.fromkeys(("who", "token_id", "role", "project", "action", "subject", "before", "after"), _TEXT),
     "coverage": {**_WHO, "class": _TEXT, "state": _TEXT, "lost": _COUNT, **_REVISION},
 }
 """Table → column → Arrow type, without the stamped columns; checked against the schema by a test."""

@@ -40,6 +40,7 @@ TABLES = (
     "detectors",
     "reviews",
     "deliveries",
+    "audit",
     "coverage",
 )
 """Tables that segments may bring rows to."""
@@ -168,8 +169,9 @@ class Store:
 
     def set_retention(self, table: str, days: int) -> None:
         """Keep rows of `table` for `days` after their spooling; older days are dropped whole."""
-        if table not in (*TABLES, "activity") or days < 1:
-            raise StoreError(f"no retention of {days} days for {table}: name one of {', '.join(TABLES)}")
+        if table not in (*(set(TABLES) - {"audit"}), "activity") or days < 1:
+            named = ", ".join(name for name in TABLES if name != "audit")
+            raise StoreError(f"no retention of {days} days for {table}: name one of {named}")
         with self._guard:
             self._engine.command(f"ALTER TABLE {table} MODIFY TTL day + INTERVAL {int(days)} DAY")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from invigilator.incidents import migrations, queries
-from invigilator.incidents.store import Store
+from invigilator.incidents.store import UNREAD_TABLES, Store
 
 _HEAD = """# Tables
 
@@ -26,7 +26,7 @@ def document(store: Store) -> str:
     order = sorted(tables, key=lambda name: (name not in comments["views"], name))
     parts = [_HEAD]
     for name in order:
-        if name in ("migrations", "activity_feed"):
+        if name in {"migrations", "activity_feed", *UNREAD_TABLES}:
             continue
         kind = "view" if name in comments["views"] else "table"
         meaning = comments["views"].get(name) or comments["tables"].get(name, "")

@@ -12,14 +12,14 @@ from fastapi import Request
 from invigilator.guard.api.problem import ProblemError
 
 Role = Literal["node", "trainer", "researcher", "engineer", "admin", "scraper"]
-Right = Literal["ingest", "verdicts", "monitor_only", "sql", "review", "metrics"]
+Right = Literal["ingest", "verdicts", "monitor_only", "sql", "review", "metrics", "audit"]
 
 RIGHTS: dict[Role, frozenset[Right]] = {
     "node": frozenset({"ingest"}),
     "trainer": frozenset({"verdicts"}),
     "researcher": frozenset({"verdicts", "monitor_only", "sql", "review"}),
-    "engineer": frozenset({"verdicts", "monitor_only", "sql", "metrics"}),
-    "admin": frozenset({"ingest", "verdicts", "monitor_only", "sql", "review", "metrics"}),
+    "engineer": frozenset({"verdicts", "monitor_only", "sql", "metrics", "audit"}),
+    "admin": frozenset({"ingest", "verdicts", "monitor_only", "sql", "review", "metrics", "audit"}),
     "scraper": frozenset({"metrics"}),
 }
 """What each role may do. A trainer never sees monitor-only incidents, and so has no SQL either."""
@@ -30,10 +30,13 @@ PEER_PREFIX = "peer:"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, under what name, and in which role."""
+    """Who asks, under what name, and in which role. `token_id`: "" for a user of this machine. `projects`:
+    the values of the label `project` that it is bound to; none: it is bound to no project."""
 
     name: str
     role: Role
+    token_id: str = ""
+    projects: tuple[str, ...] = ()
 
     def may(self, right: Right) -> bool:
         """Whether the role has the right."""

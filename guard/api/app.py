@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from fastapi import FastAPI
 
 from invigilator.guard.api import (
+    audit,
     backtests,
     health,
     incidents,
@@ -38,6 +40,7 @@ ROUTERS = (
     incidents.router,
     queries.router,
     metrics.router,
+    audit.router,
     pages.router,
 )
 
@@ -48,12 +51,16 @@ def create(
     outbox: Outbox,
     traffic: Traffic | None = None,
     limits: Limits | None = None,
+    left: Path | None = None,
 ) -> FastAPI:
-    """The application over a store and a way to know callers; it opens and closes the store itself."""
+    """The application over a store and a way to know callers; it opens and closes the store itself. `left`:
+    the folder in which commands leave changes for the audit."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(gate.keep_open()), asyncio.create_task(keep_up(gate, outbox))]
+        if left is not None:
+            tasks.append(asyncio.create_task(audit.keep_picking_up(left, outbox)))
         yield
         for task in tasks:
             task.cancel()

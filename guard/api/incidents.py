@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from invigilator.guard.api import audit
 from invigilator.guard.api.access import PEER_PREFIX, Caller, needs
 from invigilator.guard.api.deliveries import Use
 from invigilator.guard.api.finding import whole
@@ -100,12 +101,19 @@ async def review(request: Request, caller: Reviewer, incident_id: str, decision:
     )
     gate: StoreGate = request.app.state.gate
     outbox: Outbox = request.app.state.outbox
-    return await gate.run(lambda store: keep(store, outbox, made, caller))
+    found = await gate.run(lambda store: whole(store, made.incident_id, caller))
+    await audit.tell(
+        request,
+        action="review",
+        subject=found["id"],
+        before={"decision": found["review"], "reviewer": found["reviewer"]} if found["review"] else None,
+        after={"decision": made.decision, "reviewer": made.reviewer, "comment": made.comment},
+    )
+    return await gate.run(lambda store: keep(store, outbox, made, found))
 
 
-def keep(store: Store, outbox: Outbox, made: Review, caller: Caller) -> Reviewed:
-    """Store a review of an incident that exists, under the incident's whole id, and what follows from it."""
-    found = whole(store, made.incident_id, caller)
+def keep(store: Store, outbox: Outbox, made: Review, found: dict[str, Any]) -> Reviewed:
+    """Store a review of an incident that was found, under its whole id, and what follows from it."""
     meant = made.model_copy(update={"incident_id": found["id"]})
     outbox.put(store, "reviews", review_rows([meant]))
     if meant.decision == "comment":

@@ -1,5 +1,5 @@
-"""Rows that the service itself makes (reviews, revisions, deliveries): spooled first, like all others, then
-stored exactly once."""
+"""Rows that the service itself makes (reviews, revisions, deliveries, audit): spooled first, like all others,
+then stored exactly once."""
 
 from __future__ import annotations
 

@@ -100,6 +100,7 @@ def serve(settings: ServeSettings, manager: Supervisor) -> None:
     tokens = TokenFile(home.tokens)
     hand_over(home.store, settings.uid)
     hand_over(home.tokens, settings.uid, folder=False)
+    hand_over(home.audit, settings.uid)
     opener: Callable[[str], Store] = Store.open
     import_late_modules()
     listeners = listen(settings)
@@ -110,7 +111,7 @@ def serve(settings: ServeSettings, manager: Supervisor) -> None:
     traffic = Traffic()
     limits = replace(Limits(), time_s=settings.query_time_s)
     app = application.create(
-        gate, Access(tokens.find, trusted), Outbox(home.store / "outbox"), traffic, limits
+        gate, Access(tokens.find, trusted), Outbox(home.store / "outbox"), traffic, limits, home.audit
     )
     config = uvicorn.Config(
         app,

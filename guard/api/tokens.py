@@ -87,7 +87,7 @@ class TokenFile:
             return None
         if prefix != PREFIX or token is None or not token.accepts(secret, time.time()):
             return None
-        return Caller(token.name, token.role)
+        return Caller(token.name, token.role, token.id)
 
     def all(self) -> list[Token]:
         """All tokens, by name. GuardError where the file is damaged."""

@@ -53,6 +53,7 @@ MODULES = (
     "daemons",
     "units",
     "metrics",
+    "audit",
     "token",
     "version",
 )
