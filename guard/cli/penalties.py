@@ -60,9 +60,16 @@ class Listing(TyperGroup):
         return super().parse_args(ctx, args if named else ["list", *args])
 
 
-group = typer.Typer(
-    cls=Listing, help="What rollouts cost, what that was used for, and what a policy would cost."
-)
+HELP = """What rollouts cost, who used what has changed since, and what another policy would make of them.
+`guard penalties r1` is short for `guard penalties list r1`.
+
+\b
+Examples:
+  guard penalties --run job-7
+  guard penalties r1 r2 --wait 60 --json
+  guard penalties backtest --policy my-task.yaml --since 7d
+"""
+group = typer.Typer(cls=Listing, help=HELP)
 
 
 def register(app: typer.Typer) -> None:
