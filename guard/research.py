@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
 from invigilator.guard.connection import Address, Ask, Connection, patiently
+from invigilator.guard.frames import framed
+from invigilator.guard.which import When, Which, iso
 from invigilator.incidents.records import PolicyVersions, Report
 
 if TYPE_CHECKING:
@@ -33,13 +36,23 @@ PATIENCE_S = 15.0
 SILENCE_S = 2.0
 """How long one at a URL that does not answer at all is; one on this machine is started again."""
 PAGE_ROWS = 1000
+NO_BOX = "00000000-0000-0000-0000-000000000000"
 BACKTEST_MOST = 100_000
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
-EVENTS_SQL = (
-    "SELECT * FROM events_readable WHERE sandbox_id = {sandbox_id:UUID}"
-    " AND (empty({kinds:String}) OR has(splitByChar(',', {kinds:String}), kind))"
-    " ORDER BY seq LIMIT {limit:UInt64}"
-)
+PIECE_ROWS = 20_000
+"""Of events at a time: they fit the service's limits whatever their texts."""
+PLACE = {
+    "events": ("sandbox_id", "seq"),
+    "incidents": ("sandbox_id", "incident_id"),
+    "rollouts": ("sandbox_id",),
+}
+"""What an export is in the order of."""
+
+T = TypeVar("T", bound=Any)
+
+
+class CutWarning(UserWarning):
+    """There is more than the limit let through."""
 
 
 class Invigilator:
@@ -79,12 +92,14 @@ class Invigilator:
         return found
 
     def incidents(self, *, limit: int = PAGE_ROWS, **filters: str) -> pd.DataFrame | list[dict[str, Any]]:
-        """Incidents, the latest first. Filters: run_id, rollout_id, kind, severity, outcome, review."""
-        return self._framed(self.listed("incidents", limit, **filters))
+        """Incidents, the latest first, at most `limit` (CutWarning where there are more). Filters: run_id,
+        rollout_id, kind, severity, outcome, review."""
+        return self._framed("incidents", limit, filters)
 
     def rollouts(self, *, limit: int = PAGE_ROWS, **filters: str) -> pd.DataFrame | list[dict[str, Any]]:
-        """Rollouts with their penalties, the latest first. Filters: run_id, rollout_id, status."""
-        return self._framed(self.listed("rollouts", limit, **filters))
+        """Rollouts with their penalties, the latest first, as `incidents`. Filters: run_id, rollout_id,
+        status."""
+        return self._framed("rollouts", limit, filters)
 
     def metrics(self) -> str:
         """The service's metrics, in Prometheus's text format."""
@@ -126,14 +141,63 @@ class Invigilator:
         *,
         sandbox_id: str | None = None,
         run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        since: When | None = None,
+        until: When | None = None,
         kinds: Sequence[str] = (),
+        refused: bool | None = None,
         limit: int = 100_000,
     ) -> pd.DataFrame | list[dict[str, Any]]:
-        """The events of a rollout's sandbox, in order, decoded; only those of `kinds` where given."""
-        if (rollout_id is None) == (sandbox_id is None):
-            raise TypeError("give either rollout_id or sandbox_id")
-        box = sandbox_id or self.rollout(str(rollout_id), run_id).sandbox_id
-        return self.sql(EVENTS_SQL, sandbox_id=box, kinds=",".join(kinds), limit=limit)
+        """Events, decoded, by sandbox and in order: of a rollout, sandbox, run, or of rollouts with `labels`;
+        at most `limit` rows (CutWarning where there are more; `exported` streams them all).
+
+        `since`, `until`: wall time, as a datetime or ISO 8601; `refused`: only calls that failed, or none.
+        """
+        which = Which(rollout_id, run_id, sandbox_id, labels or {}, since, until, tuple(kinds), refused)
+        if not self._frames:
+            found = [row for piece in self._pieces(which, limit, self._rows_of) for row in piece]
+            return found[:limit]
+        from invigilator.incidents.results import joined, to_pandas
+
+        return to_pandas(joined(list(self._pieces(which, limit, self._table_of))).slice(0, limit))
+
+    def exported(
+        self,
+        subject: Literal["events", "incidents", "rollouts"],
+        *,
+        run_id: str = "",
+        rollout_id: str = "",
+        labels: Mapping[str, str] | None = None,
+        since: When | None = None,
+        until: When | None = None,
+        kinds: Sequence[str] = (),
+        outcome: str = "",
+        rows: int = PIECE_ROWS,
+    ) -> Iterator[pa.Table]:
+        """The record in bulk, as Arrow tables of at most `rows` rows, by sandbox; at least one, so
+        that the columns are known. Needs pyarrow and the right to export; who took it is kept."""
+        import pyarrow as pa
+
+        body: dict[str, Any] = {
+            "run_id": run_id,
+            "rollout_id": rollout_id,
+            "labels": dict(labels or {}),
+            "kinds": list(kinds),
+            "outcome": outcome,
+            "rows": rows,
+        }
+        body |= {name: iso(at) for name, at in (("since", since), ("until", until)) if at is not None}
+        first = True
+        while True:
+            answer = self._ask(Ask("POST", f"/v1/exports/{subject}", body, accept=ARROW_STREAM))
+            table = pa.ipc.open_stream(answer.content).read_all()
+            if table.num_rows or first:
+                yield table
+            if not table.num_rows:
+                return
+            first = False
+            last = table.slice(table.num_rows - 1).to_pylist()[0]
+            body["after"] = {name: last[name] for name in PLACE[subject]}
 
     def raw_events(self, sandbox_id: str, after: int = 0) -> Iterator[pa.Table]:
         """The stored events of a sandbox as they were recorded, in order, piece by piece; those `after` a
@@ -245,19 +309,50 @@ class Invigilator:
 
     def _table(self, path: str, body: dict[str, Any]) -> pd.DataFrame | list[dict[str, Any]]:
         if not self._frames:
-            found = self._ask(Ask("POST", path, body)).json()
-            names = [column["name"] for column in found["columns"]]
-            return [dict(zip(names, row, strict=True)) for row in found["rows"]]
-        import pyarrow as pa
-
+            return self._rows_of(path, body)
         from invigilator.incidents.results import to_pandas
 
+        return to_pandas(self._table_of(path, body))
+
+    def _table_of(self, path: str, body: dict[str, Any]) -> pa.Table:
+        import pyarrow as pa
+
         answer = self._ask(Ask("POST", path, body, accept=ARROW_STREAM))
-        return to_pandas(pa.ipc.open_stream(answer.content).read_all())
+        return pa.ipc.open_stream(answer.content).read_all()
 
-    def _framed(self, rows: list[dict[str, Any]]) -> pd.DataFrame | list[dict[str, Any]]:
+    def _pieces(self, which: Which, limit: int, ask: Callable[[str, dict[str, Any]], T]) -> Iterator[T]:
+        query, parameters = which.statement()
+        place: dict[str, Any] = {"box": NO_BOX, "seq": 0}
+        rows = 0
+        while True:
+            wanted = min(PIECE_ROWS, limit + 1 - rows)
+            body = {"query": query, "parameters": {**parameters, **place, "rows": wanted}}
+            piece = ask("/v1/sql", body)
+            yield piece
+            rows += len(piece)
+            if rows > limit:
+                self._tell_of_cut("events", limit)
+            if len(piece) < wanted or rows > limit:
+                return
+            tail = piece[-1:] if isinstance(piece, list) else piece.slice(len(piece) - 1).to_pylist()
+            place = {"box": str(tail[0]["sandbox_id"]), "seq": int(tail[0]["seq"])}
+
+    def _rows_of(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        found = self._ask(Ask("POST", path, body)).json()
+        names = [column["name"] for column in found["columns"]]
+        return [dict(zip(names, row, strict=True)) for row in found["rows"]]
+
+    def _framed(
+        self, key: Literal["incidents", "rollouts"], limit: int, filters: Mapping[str, str]
+    ) -> pd.DataFrame | list[dict[str, Any]]:
+        rows = self.listed(key, limit + 1, **filters)
+        if len(rows) > limit:
+            self._tell_of_cut(key, limit)
         if not self._frames:
-            return rows
-        import pandas as pd
+            return rows[:limit]
+        return framed(key, rows[:limit])
 
-        return pd.DataFrame(rows)
+    @staticmethod
+    def _tell_of_cut(subject: str, limit: int) -> None:
+        text = f"there are more than {limit} {subject}: narrow the filters, give limit=, or use exported()"
+        warnings.warn(text, CutWarning, stacklevel=4)

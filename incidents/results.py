@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -68,6 +69,19 @@ def _text_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, _text_type(f.type)) for f in kind])
     return kind
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Pieces of one result as one table; a column that is binary in some piece is so in all."""
+    binary = {field.name for table in tables for field in table.schema if pa.types.is_binary(field.type)}
+    return pa.concat_tables([_with_binary(table, binary) for table in tables])
+
+
+def _with_binary(table: pa.Table, names: set[str]) -> pa.Table:
+    for place, field in enumerate(table.schema):
+        if field.name in names and not pa.types.is_binary(field.type):
+            table = table.set_column(place, field.name, table[field.name].cast(pa.binary()))
+    return table
 
 
 def to_pandas(table: pa.Table) -> pd.DataFrame:

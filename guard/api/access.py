@@ -12,17 +12,22 @@ from fastapi import Request
 from invigilator.guard.api.problem import ProblemError
 
 Role = Literal["node", "trainer", "researcher", "engineer", "admin", "scraper"]
-Right = Literal["ingest", "verdicts", "monitor_only", "sql", "review", "metrics", "audit"]
+Right = Literal["ingest", "verdicts", "monitor_only", "sql", "review", "metrics", "audit", "export"]
 
 RIGHTS: dict[Role, frozenset[Right]] = {
     "node": frozenset({"ingest"}),
     "trainer": frozenset({"verdicts"}),
-    "researcher": frozenset({"verdicts", "monitor_only", "sql", "review"}),
+    "researcher": frozenset({"verdicts", "monitor_only", "sql", "review", "export"}),
     "engineer": frozenset({"verdicts", "monitor_only", "sql", "metrics", "audit"}),
-    "admin": frozenset({"ingest", "verdicts", "monitor_only", "sql", "review", "metrics", "audit"}),
+    "admin": frozenset({"ingest", "verdicts", "monitor_only", "sql", "review", "metrics", "audit", "export"}),
     "scraper": frozenset({"metrics"}),
 }
 """What each role may do. A trainer never sees monitor-only incidents, and so has no SQL either."""
+
+UNBOUND: frozenset[Right] = frozenset({"ingest", "metrics", "audit"})
+"""Rights of nobody who is bound to projects."""
+BINDABLE: tuple[Role, ...] = ("trainer", "researcher", "engineer")
+"""Roles whose tokens may be bound to projects."""
 
 PEER_PREFIX = "peer:"
 """Marks a client address that the server itself wrote from SO_PEERCRED; no TCP client has such a host."""
@@ -39,8 +44,8 @@ class Caller:
     projects: tuple[str, ...] = ()
 
     def may(self, right: Right) -> bool:
-        """Whether the role has the right."""
-        return right in RIGHTS[self.role]
+        """Whether the role has the right; what tells of all projects is not for who is bound to some."""
+        return right in RIGHTS[self.role] and not (self.projects and right in UNBOUND)
 
 
 class Access:

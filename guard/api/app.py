@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from invigilator.guard.api import (
     audit,
     backtests,
+    exports,
     health,
     incidents,
     metrics,
@@ -39,6 +40,7 @@ ROUTERS = (
     rollouts.router,
     incidents.router,
     queries.router,
+    exports.router,
     metrics.router,
     audit.router,
     pages.router,

@@ -89,6 +89,17 @@ def pairs(given: list[str] | None) -> dict[str, str]:
     return found
 
 
+def pairs_of(given: list[str] | None, option: str) -> dict[str, str]:
+    """`KEY=VALUE` options, whatever the key, as a dict."""
+    found = {}
+    for text in given or ():
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=option)
+        found[key] = value
+    return found
+
+
 def show(path: str, body: dict[str, Any], server: str | None, *, json_output: bool, csv: bool) -> None:
     """Ask, and print the answer in the form asked for."""
     from invigilator.guard.cli.output import print_json, print_table, write_bytes
