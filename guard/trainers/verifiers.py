@@ -6,7 +6,8 @@
 A trace's reward is the sum of its rewards, to which the penalty is added as one of them. No None in a sum
 leaves anything out, so a dropped rollout raises while it is scored: verifiers records that as the trace's
 error, and all its rewards stay None, which is verifiers' word for unscored. `trace.reward` of such a trace is
-an empty sum, 0: whoever takes rewards from traces takes `reward_of(trace)`, or looks at `has_error`.
+an empty sum, 0: whoever takes rewards from traces takes `reward_of(trace)`, or looks at `has_error`. What is
+late, past verifiers' deadline for scoring, leaves rewards None without an error: only `reward_of` tells.
 """
 
 from __future__ import annotations

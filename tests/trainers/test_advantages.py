@@ -40,8 +40,11 @@ def test_in_verl_a_dropped_rollout_leaves_its_group_and_the_loss(
 
 
 def test_in_verifiers_a_dropped_rollout_s_trace_has_an_error(check: Callable[..., dict[str, Any]]) -> None:
-    errors = check("verifiers")["errors"]
-    assert errors == {name: reward is None for name, reward in EXPECTED.items()}
+    told = check("verifiers")
+    assert told["errors"] == {name: reward is None for name, reward in EXPECTED.items()}
+    assert {one for rewards in told["unscored"].values() for one in rewards} == {None}
+    assert "flood" in told["told"][0]
+    assert told["metrics"] == {"invigilator_penalty/call-7": -2.0}
 
 
 def test_inspect_s_own_mean_leaves_dropped_samples_out(check: Callable[..., dict[str, Any]]) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import verifiers.v1 as vf
 from common import IDS, TASK, judge, tell
+from verifiers.v1.trace import AgentInfo, TraceTask
 
-from invigilator.guard.trainers.verifiers import penalty
+from invigilator.guard.trainers.verifiers import penalty, reward_of
 
 
 class Data(vf.TaskData):
@@ -29,25 +30,33 @@ class MyTask(vf.Task[Data]):
         return TASK[trace.info["rollout_id"]]
 
 
-async def scored(rollout: str) -> tuple[float | None, bool, float]:
-    """(the trace's reward, None where scoring raised; whether it has an error; what its sum would say)."""
+async def scored(rollout: str) -> vf.Trace:
+    """A finished rollout's trace, scored as verifiers' own rollout does: an error in it is recorded."""
     data = Data(idx=0, prompt="do it")
     task = MyTask(data)
-    trace = vf.Trace(task=data)
+    trace = vf.Trace(
+        task=TraceTask(type="MyTask", data=data), agent=AgentInfo(config=vf.AgentConfig()), ok=True
+    )
     trace.info["rollout_id"] = rollout
     try:
         await task.score(trace, None)
-    except vf.TaskError as error:
-        trace.capture_error(error)
-        return None, trace.has_error, trace.reward
-    return trace.reward, trace.has_error, trace.reward
+    except vf.RolloutError as error:
+        trace.record_error(error)
+    return trace
 
 
-def main() -> None:
-    """All rollouts."""
-    found = {one: asyncio.run(scored(one)) for one in IDS}
-    tell({one: told[0] for one, told in found.items()}, errors={one: told[1] for one, told in found.items()})
+async def main() -> None:
+    """All rollouts, at once."""
+    found = dict(zip(IDS, await asyncio.gather(*map(scored, IDS)), strict=True))
+    cheat = found["cheat"]
+    tell(
+        {one: reward_of(trace) for one, trace in found.items()},
+        errors={one: trace.has_error for one, trace in found.items()},
+        unscored={one: list(trace.rewards.values()) for one, trace in found.items() if trace.has_error},
+        told=[error.message for error in found["flood"].errors],
+        metrics=cheat.metrics,
+    )
 
 
 assert inspect.iscoroutinefunction(MyTask.penalty)
-main()
+asyncio.run(main())
