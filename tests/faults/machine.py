@@ -62,9 +62,13 @@ class Machine:
         log = self.place / "serve.log"
         return log.exists() and "the store is open" in log.read_text(errors="replace")
 
-    def waiting(self) -> int:
-        """Segments in the spool."""
-        return sum(1 for _ in self.home.spool.glob("*.arrow"))
+    def catch_up(self) -> None:
+        """Wait, with connections that hold, until what waits in the spool by now is stored."""
+        stormy = self.to_serve.stormy, self.to_store.stormy
+        self.to_serve.stormy = self.to_store.stormy = False
+        waiting = {path.name for path in self.home.spool.glob("*.arrow")}
+        wait_until(lambda: waiting.isdisjoint(path.name for path in self.home.spool.iterdir()), self.said)
+        self.to_serve.stormy, self.to_store.stormy = stormy
 
     def start_serve(self) -> None:
         """Start `guard serve` on the store behind its proxy; it may take its time."""
