@@ -129,6 +129,11 @@ COLUMNS: dict[str, dict[str, pa.DataType]] = {
     },
     "reviews": dict.fromkeys(("incident_id", "decision", "reviewer", "comment"), _TEXT)
     | {"reviewed_at": _TIME},
+    "falco_alerts": {"at": pa.timestamp("ns", "UTC")}
+    | dict.fromkeys(
+        ("alert_id", "rule", "priority", "output", "fields", "container_id", "container_name"), _TEXT
+    )
+    | {"hostname": _TEXT, "source": _TEXT, "tags": _TEXTS},
     "deliveries": {
         "answered_at": _TIME,
         "caller": _TEXT,

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from invigilator.incidents import stamp
 from invigilator.incidents.columns import COLUMNS
-from invigilator.incidents.records import Exit, PolicyRef, Report, Review
+from invigilator.incidents.records import Exit, Incident, PolicyRef, Report, Review
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +81,18 @@ def report_rows(
         "sandboxes": [who | revision | _sandbox(report, wall_offset_ns)],
         "coverage": [who | revision | row for row in _coverage(report)],
         "penalties": [who | versions | revision | _penalty(report)],
-        "incidents": [who | versions | revision | row for row in _incidents(report)],
+        "incidents": [who | versions | revision | row for row in _incidents(report.incidents)],
         "steps": [who | _step(step) for step in steps],
     }
     return {table: rows(table, values) for table, values in found.items() if values}
+
+
+def incident_rows(
+    incidents: Iterable[Incident], who: Mapping[str, Any], *, recorded_at: datetime, revision: int = 1
+) -> pa.Table:
+    """Rows of `incidents` beside a verdict, from another sensor. `who`: whose they are, and the versions."""
+    stamp_of = {"revision": revision, "recorded_at": recorded_at}
+    return rows("incidents", [{**who, **stamp_of, **row} for row in _incidents(incidents)])
 
 
 def policy_rows(
@@ -218,8 +226,8 @@ def _penalty(report: Report) -> dict[str, Any]:
     }
 
 
-def _incidents(report: Report) -> Iterable[dict[str, Any]]:
-    for incident in report.incidents:
+def _incidents(incidents: Iterable[Incident]) -> Iterable[dict[str, Any]]:
+    for incident in incidents:
         row = incident.model_dump(exclude={"id", "detector", "evidence"})
         yield {
             **row,

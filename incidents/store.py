@@ -42,10 +42,11 @@ TABLES = (
     "deliveries",
     "audit",
     "coverage",
+    "falco_alerts",
 )
 """Tables that segments may bring rows to."""
 
-SERVICE_TABLES = frozenset({"reviews", "deliveries", "audit"})
+SERVICE_TABLES = frozenset({"reviews", "deliveries", "audit", "falco_alerts"})
 """Of these, those whose rows the service makes itself: no node may bring any."""
 
 UNREAD_TABLES = frozenset({"audit"})

@@ -12,19 +12,21 @@ from fastapi import Request
 from invigilator.guard.api.problem import ProblemError
 
 Role = Literal["node", "trainer", "researcher", "engineer", "admin", "scraper"]
-Right = Literal["ingest", "verdicts", "monitor_only", "sql", "review", "metrics", "audit", "export"]
+Right = Literal["ingest", "verdicts", "monitor_only", "sql", "review", "metrics", "audit", "export", "falco"]
 
 RIGHTS: dict[Role, frozenset[Right]] = {
-    "node": frozenset({"ingest"}),
+    "node": frozenset({"ingest", "falco"}),
     "trainer": frozenset({"verdicts"}),
     "researcher": frozenset({"verdicts", "monitor_only", "sql", "review", "export"}),
     "engineer": frozenset({"verdicts", "monitor_only", "sql", "metrics", "audit"}),
-    "admin": frozenset({"ingest", "verdicts", "monitor_only", "sql", "review", "metrics", "audit", "export"}),
+    "admin": frozenset(
+        {"ingest", "verdicts", "monitor_only", "sql", "review", "metrics", "audit", "export", "falco"}
+    ),
     "scraper": frozenset({"metrics"}),
 }
 """What each role may do. A trainer never sees monitor-only incidents, and so has no SQL either."""
 
-UNBOUND: frozenset[Right] = frozenset({"ingest", "metrics", "audit"})
+UNBOUND: frozenset[Right] = frozenset({"ingest", "metrics", "audit", "falco"})
 """Rights of nobody who is bound to projects."""
 BINDABLE: tuple[Role, ...] = ("trainer", "researcher", "engineer")
 """Roles whose tokens may be bound to projects."""

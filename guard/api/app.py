@@ -14,6 +14,7 @@ from invigilator.guard.api import (
     audit,
     backtests,
     exports,
+    falco,
     health,
     incidents,
     metrics,
@@ -43,6 +44,7 @@ ROUTERS = (
     exports.router,
     metrics.router,
     audit.router,
+    falco.router,
     pages.router,
 )
 
@@ -61,6 +63,7 @@ def create(
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(gate.keep_open()), asyncio.create_task(keep_up(gate, outbox))]
+        tasks.append(asyncio.create_task(falco.keep_joining(gate, outbox)))
         if left is not None:
             tasks.append(asyncio.create_task(audit.keep_picking_up(left, outbox)))
         yield

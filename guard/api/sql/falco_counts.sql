@@ -1,0 +1,1 @@
+SELECT (SELECT count() FROM falco_alerts) AS alerts, (SELECT count() FROM rollouts) AS verdicts
