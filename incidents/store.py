@@ -153,6 +153,12 @@ class Store:
         with self._guard:
             return self._engine.select(sql, parameters)
 
+    def browse(self, sql: str, parameters: Mapping[str, Any], limits: Limits) -> pa.Table:
+        """Result of a long query of this program's own, in the readers' session, so that it holds up no
+        segment; text comes as binary."""
+        with self._reading:
+            return self._engine.read(sql, parameters, limits)
+
     def columns(self) -> dict[str, dict[str, str]]:
         """Table or view → column → ClickHouse type; what `query` may read."""
         if not self._columns:
