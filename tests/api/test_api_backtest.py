@@ -15,7 +15,7 @@ from serving import Service, report, ship_report
 
 from invigilator.guard.backtest import compare
 from invigilator.guard.client import Invigilator
-from invigilator.guard.errors import GuardError, RefusedError
+from invigilator.guard.errors import GuardError
 
 RULES = policy()
 DEAR = policy("{weights: {service_scan: 2.0, reward_forge: 0.0}}", "dear")
@@ -141,7 +141,6 @@ def test_bad_penalties_and_times_are_refused(recorded: Service, record: Invigila
         record.backtest(RULES, since="soon")
     with Invigilator("http://127.0.0.1:1", "x", patience_s=0.1) as nowhere, pytest.raises(GuardError):
         nowhere.backtest(RULES)
-    assert RefusedError is not None
 
 
 def test_a_dropped_rollout_leaves_the_group_s_mean() -> None:
