@@ -46,6 +46,8 @@ class Limits:
     memory_bytes: int = 2 << 30
     rows: int = 100_000
     result_bytes: int = 64 << 20
+    filters: str = ""
+    """`additional_table_filters`: which rows of which table are left (`scope.setting`)."""
 
 
 def limit_settings(limits: Limits) -> dict[str, str | int]:
@@ -55,6 +57,7 @@ def limit_settings(limits: Limits) -> dict[str, str | int]:
     """
     return {
         **OUTPUT_SETTINGS,
+        **({"additional_table_filters": limits.filters} if limits.filters else {}),
         "max_execution_time": max(1, round(limits.time_s)),
         "timeout_overflow_mode": "throw",
         "max_memory_usage": limits.memory_bytes,
@@ -95,7 +98,9 @@ class Engine(Protocol):
     def insert(self, table: str, columns: list[str], content: bytes, settings: Settings) -> None:
         """Insert an Arrow IPC file, its columns by name."""
 
-    def select(self, sql: str, parameters: Parameters | None = None) -> pa.Table:
+    def select(
+        self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None
+    ) -> pa.Table:
         """Result of a trusted query; strings as binary."""
 
     def read(self, sql: str, parameters: Parameters | None, limits: Limits) -> pa.Table:
@@ -160,10 +165,12 @@ class Embedded:
         finally:
             incoming.unlink(missing_ok=True)
 
-    def select(self, sql: str, parameters: Parameters | None = None) -> pa.Table:
+    def select(
+        self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None
+    ) -> pa.Table:
         sql, parameters = inlined(sql, parameters)
         with self._renewing_writer():
-            return _arrow(self._writer.raw_query(sql, parameters, fmt="ArrowStream"))
+            return _arrow(self._writer.raw_query(sql, parameters, dict(settings or {}), fmt="ArrowStream"))
 
     def read(self, sql: str, parameters: Parameters | None, limits: Limits) -> pa.Table:
         try:
@@ -256,11 +263,13 @@ class Remote:
         with _errors(self._name):
             self._client.raw_insert(table, columns, content, dict(settings), fmt="Arrow")
 
-    def select(self, sql: str, parameters: Parameters | None = None) -> pa.Table:
+    def select(
+        self, sql: str, parameters: Parameters | None = None, settings: Settings | None = None
+    ) -> pa.Table:
         sql, parameters = inlined(sql, parameters)
-        settings = {**OUTPUT_SETTINGS, "max_query_size": QUERY_BYTES_MAX}
+        given = {**OUTPUT_SETTINGS, "max_query_size": QUERY_BYTES_MAX, **(settings or {})}
         with _errors(self._name):
-            return _arrow(self._client.raw_query(sql, parameters, settings, fmt="ArrowStream"))
+            return _arrow(self._client.raw_query(sql, parameters, given, fmt="ArrowStream"))
 
     def read(self, sql: str, parameters: Parameters | None, limits: Limits) -> pa.Table:
         with _errors(self._name):

@@ -8,16 +8,17 @@ store.query("SELECT kind, count() FROM incidents_current GROUP BY kind").to_pand
 
 from __future__ import annotations
 
+import copy
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from invigilator.incidents import migrations, readonly, results, segment
+from invigilator.incidents import migrations, readonly, results, scope, segment
 from invigilator.incidents.engine import (
     Engine,
     Limits,
@@ -83,11 +84,19 @@ class Store:
         self._guard = threading.RLock()
         self._reading = threading.Lock()
         self._columns: dict[str, dict[str, str]] = {}
+        self._projects: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, target: str | Path) -> Store:
         """Open a folder or a URL. StoreUnavailableError where it is locked or down, saying by whom or why."""
         return cls(connect(target))
+
+    def scoped(self, projects: Sequence[str]) -> Store:
+        """This store as readers see it who are bound to `projects` (`scope`); the whole store for none. What
+        is written through it is not bound."""
+        bound = copy.copy(self)
+        bound._projects = tuple(projects)
+        return bound
 
     def migrate(self) -> list[str]:
         """Bring the schema to this version; the names of the files applied (none when it was there)."""
@@ -140,7 +149,7 @@ class Store:
         with self._guard:
             known = frozenset(self.columns()) - UNREAD_TABLES
         statement = readonly.admit(sql, known)
-        limits = limits or Limits()
+        limits = self._bound(limits or Limits(), of_users=True)
         # Readers have sessions of their own: a slow question of a user's holds up no segment.
         with self._reading:
             described = self._engine.read(f"DESCRIBE TABLE ({statement})", parameters, limits)
@@ -150,14 +159,21 @@ class Store:
 
     def select(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         """Result of a query of this program's own, without limits; text comes as binary."""
+        kept = scope.filters(self._projects, of_users=False) if self._projects else None
+        settings = {"additional_table_filters": scope.setting(kept)} if kept else None
         with self._guard:
-            return self._engine.select(sql, parameters)
+            return self._engine.select(sql, parameters, settings)
+
+    def _bound(self, limits: Limits, *, of_users: bool) -> Limits:
+        if not self._projects:
+            return limits
+        return replace(limits, filters=scope.setting(scope.filters(self._projects, of_users=of_users)))
 
     def browse(self, sql: str, parameters: Mapping[str, Any], limits: Limits) -> pa.Table:
         """Result of a long query of this program's own, in the readers' session, so that it holds up no
         segment; text comes as binary."""
         with self._reading:
-            return self._engine.read(sql, parameters, limits)
+            return self._engine.read(sql, parameters, self._bound(limits, of_users=False))
 
     def columns(self) -> dict[str, dict[str, str]]:
         """Table or view → column → ClickHouse type; what `query` may read."""

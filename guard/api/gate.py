@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Literal, TypeVar
 
 from invigilator.guard.api.problem import ProblemError
@@ -22,6 +23,8 @@ RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 10.0
 OPENING_PATIENCE_S = 5.0
 """How long a request waits for a store that is being opened for the first time."""
+PROJECTS: ContextVar[tuple[str, ...]] = ContextVar("projects", default=())
+"""What the caller of the request being answered is bound to; set where callers become known (`traffic`)."""
 QUEUE_MOST = {"main": 256, "sql": 8}
 T = TypeVar("T")
 _log = logging.getLogger("invigilator.serve")
@@ -63,8 +66,12 @@ class StoreGate:
             await asyncio.sleep(pause_s)
             pause_s = min(RETRY_MOST_S, pause_s * 2)
 
-    async def run(self, work: Callable[[Store], T], lane: Lane = "main") -> T:
-        """The result of `work` on the store, in its lane's thread; 503 while there is no store."""
+    async def run(self, work: Callable[[Store], T], lane: Lane = "main", *, unbound: bool = False) -> T:
+        """The result of `work` on the store, in its lane's thread; 503 while there is no store.
+
+        For a request whose caller is bound to projects the store holds nothing else (`Store.scoped`), unless
+        the work is the service's own (`unbound`), on what the caller was found to see.
+        """
         if self.state == "opening":
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._tried.wait(), OPENING_PATIENCE_S)
@@ -75,7 +82,9 @@ class StoreGate:
         self._waiting[lane] += 1
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads[lane], work, self._store)
+            projects = () if unbound else PROJECTS.get()
+            seen = self._store.scoped(projects) if projects else self._store
+            return await loop.run_in_executor(self._threads[lane], work, seen)
         except StoreUnavailableError as error:
             self._down(error)
             self._again.set()

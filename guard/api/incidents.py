@@ -109,7 +109,7 @@ async def review(request: Request, caller: Reviewer, incident_id: str, decision:
         before={"decision": found["review"], "reviewer": found["reviewer"]} if found["review"] else None,
         after={"decision": made.decision, "reviewer": made.reviewer, "comment": made.comment},
     )
-    return await gate.run(lambda store: keep(store, outbox, made, found))
+    return await gate.run(lambda store: keep(store, outbox, made, found), unbound=True)
 
 
 def keep(store: Store, outbox: Outbox, made: Review, found: dict[str, Any]) -> Reviewed:

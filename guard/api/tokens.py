@@ -10,12 +10,13 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
-from invigilator.guard.api.access import RIGHTS, Caller, Role
+from invigilator.guard.api.access import BINDABLE, RIGHTS, Caller, Role
 from invigilator.guard.errors import GuardError, NotFoundError
 
 PREFIX = "inv"
@@ -27,18 +28,49 @@ _log = logging.getLogger("invigilator.serve")
 @dataclass(frozen=True, slots=True)
 class Token:
     """One token as kept: its public id, its name and role, the hex SHA-256 of its secret, when it ends
-    (Unix seconds; None: never)."""
+    (Unix seconds; None: never), the projects that it is bound to (none: it sees all)."""
 
     id: str
     name: str
     role: Role
     digest: str
     expires_at: float | None = None
+    projects: tuple[str, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """What may be told of it: all but its secret's hash."""
+        return {name: value for name, value in asdict(self).items() if name != "digest"}
 
     def accepts(self, secret: str, now: float) -> bool:
         """Whether `secret` is this token's and the token still holds."""
         same = hmac.compare_digest(self.digest, digest(secret))
         return same and (self.expires_at is None or now < self.expires_at)
+
+
+Tell = Callable[[str, str, Mapping[str, Any] | None, Mapping[str, Any] | None], None]
+
+
+def _untold(*change: Any) -> None:
+    """For tokens of no consequence: a test's, the demonstration's."""
+
+
+def _made(name: str, role: str, ttl_s: float | None, projects: Sequence[str]) -> tuple[Token, str]:
+    if role not in RIGHTS:
+        raise GuardError(f"no role {role!r}", fix=f"roles are {', '.join(RIGHTS)}")
+    if projects and role not in BINDABLE:
+        fix = f"leave out --project, or take one of {', '.join(BINDABLE)}"
+        raise GuardError(f"a token of role {role} is never bound to projects", fix=fix)
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    expires_at = None if ttl_s is None else time.time() + ttl_s
+    bound = tuple(sorted(set(projects)))
+    token = Token(secrets.token_hex(6), name, role, digest(secret), expires_at, bound)
+    return token, f"{PREFIX}_{token.id}_{secret}"
+
+
+def _named(tokens: Mapping[str, Token], token_id: str) -> Token:
+    if token_id not in tokens:
+        raise NotFoundError(f"no token {token_id!r}", fix="see `guard token list`")
+    return tokens[token_id]
 
 
 def digest(secret: str) -> str:
@@ -49,15 +81,16 @@ def digest(secret: str) -> str:
 def parse(line: str) -> Token | None:
     """The token that a line of the file holds; None where the line is damaged, or a part is missing."""
     try:
-        given = json.loads(line)
-        token = Token(**given)
+        given = {"projects": [], **json.loads(line)}
+        token = Token(**{**given, "projects": tuple(given["projects"])})
     except (ValueError, TypeError, RecursionError):
         return None
     ends = token.expires_at
     texts = (token.id, token.name, token.role, token.digest)
     sound = all(isinstance(text, str) for text in texts) and token.role in RIGHTS and len(token.digest) == 64
     timed = ends is None or (isinstance(ends, int | float) and not isinstance(ends, bool))
-    return token if sound and timed and len(given) == len(fields(Token)) else None
+    bound = isinstance(given["projects"], list) and all(isinstance(one, str) for one in token.projects)
+    return token if sound and timed and bound and len(given) == len(fields(Token)) else None
 
 
 class TokenFile:
@@ -87,30 +120,52 @@ class TokenFile:
             return None
         if prefix != PREFIX or token is None or not token.accepts(secret, time.time()):
             return None
-        return Caller(token.name, token.role, token.id)
+        return Caller(token.name, token.role, token.id, token.projects)
 
     def all(self) -> list[Token]:
         """All tokens, by name. GuardError where the file is damaged."""
         return sorted(self._whole().values(), key=lambda token: (token.name, token.id))
 
-    def create(self, name: str, role: str, ttl_s: float | None = None) -> tuple[Token, str]:
-        """A new token and its text, which is kept nowhere."""
-        if role not in RIGHTS:
-            raise GuardError(f"no role {role!r}", fix=f"roles are {', '.join(RIGHTS)}")
-        secret = secrets.token_urlsafe(SECRET_BYTES)
-        expires_at = None if ttl_s is None else time.time() + ttl_s
-        token = Token(secrets.token_hex(6), name, role, digest(secret), expires_at)
+    def create(
+        self,
+        name: str,
+        role: str,
+        ttl_s: float | None = None,
+        projects: Sequence[str] = (),
+        *,
+        tell: Tell = _untold,
+    ) -> tuple[Token, str]:
+        """A new token and its text, which is kept nowhere. GuardError where the role cannot be bound to
+        projects. `tell` puts it on record first, as (action, token id, before, after)."""
+        token, text = _made(name, role, ttl_s, projects)
         with self._locked():
-            self._write([*self._whole().values(), token])
-        return token, f"{PREFIX}_{token.id}_{secret}"
+            tokens = self._whole()
+            tell("token.create", token.id, None, token.facts())
+            self._write([*tokens.values(), token])
+        return token, text
 
-    def revoke(self, token_id: str) -> Token:
+    def rotate(
+        self, token_id: str, ttl_s: float | None, overlap_s: float, *, tell: Tell = _untold
+    ) -> tuple[Token, str]:
+        """A token of the same name, role and projects in the place of another one, which ends in `overlap_s`
+        at the latest."""
+        with self._locked():
+            tokens = dict(self._whole())
+            old = _named(tokens, token_id)
+            end = time.time() + overlap_s
+            ending = replace(old, expires_at=end if old.expires_at is None else min(end, old.expires_at))
+            token, text = _made(old.name, old.role, ttl_s, old.projects)
+            tell("token.rotate", token_id, old.facts(), {"old": ending.facts(), "new": token.facts()})
+            self._write([*(tokens | {token_id: ending}).values(), token])
+        return token, text
+
+    def revoke(self, token_id: str, *, tell: Tell = _untold) -> Token:
         """Take a token out; it is refused from the next request on."""
         with self._locked():
             tokens = dict(self._whole())
-            if token_id not in tokens:
-                raise NotFoundError(f"no token {token_id!r}", fix="see `guard token list`")
-            gone = tokens.pop(token_id)
+            gone = _named(tokens, token_id)
+            tell("token.revoke", token_id, gone.facts(), None)
+            del tokens[token_id]
             self._write(list(tokens.values()))
         return gone
 

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from invigilator.guard.api.access import Access, Caller
+from invigilator.guard.api.gate import PROJECTS
 from invigilator.guard.api.problem import ProblemError
 
 SEGMENT_BYTES_MAX = 256 << 20
@@ -89,7 +90,9 @@ class TrafficRules:
             self._traffic.last_s = time.monotonic()
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope.setdefault("state", {})["caller"] = self._admitted(scope)
+        caller = self._admitted(scope)
+        scope.setdefault("state", {})["caller"] = caller
+        PROJECTS.set(caller.projects if caller else ())
         limit = SEGMENT_BYTES_MAX if scope["path"] == SEGMENTS_PATH else BODY_BYTES_MAX
         declared = header(scope, b"content-length")
         if declared.isdigit() and int(declared) > limit:
