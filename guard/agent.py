@@ -225,6 +225,7 @@ class Agent:
             "waiting_segments": len(waiting),
             "waiting_bytes": sum(segment.size_bytes for segment in waiting),
             "spool_trouble": self._pipeline.trouble,
+            "ships_to": self._shipper.place,
             "ship_trouble": self._shipper.trouble,
         }
 

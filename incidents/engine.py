@@ -250,7 +250,11 @@ class Remote:
             self._client: Any = clickhouse_connect.get_client(
                 **where, autogenerate_session_id=False, connect_timeout=5, send_receive_timeout=120
             )
-            self._client.command(f"CREATE DATABASE IF NOT EXISTS {self._database} ENGINE = Atomic")
+            # To ask first needs no right to make databases, which a node's user should not have.
+            if not self._client.query(
+                f"SELECT 1 FROM system.databases WHERE name = '{self._database}'"
+            ).result_rows:
+                self._client.command(f"CREATE DATABASE IF NOT EXISTS {self._database} ENGINE = Atomic")
             self._client.database = self._database
 
     def command(

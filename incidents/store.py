@@ -106,6 +106,11 @@ class Store:
             migrations.check_events_table(self._columns.get("events", {}))
             return applied
 
+    def unapplied(self) -> list[str]:
+        """Names of the numbered schema files that this version has and the store has not."""
+        with self._guard:
+            return migrations.unapplied(self._engine)
+
     def ingest(self, content: bytes, header: str | Segment | None = None) -> Ingested:
         """Store a segment's rows exactly once, however often it is sent, and whatever was killed before.
 

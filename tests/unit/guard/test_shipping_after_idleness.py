@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from invigilator.guard import ship
+from invigilator.guard import delivery, ship
 from invigilator.guard.home import Home
 
 
@@ -77,7 +77,7 @@ def test_to_begin_an_idle_serve_anew_is_no_trouble(tmp_path: Path, monkeypatch: 
             assert go.wait(30)
         return address
 
-    monkeypatch.setattr(ship, "ensure_serve", ensured)
+    monkeypatch.setattr(delivery, "ensure_serve", ensured)
     spool: Any = OneSegment()
     shipper = ship.Shipper(Home(tmp_path), spool, lambda _: None)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -102,7 +102,7 @@ def test_while_rollouts_run_and_nothing_is_to_be_sent_serve_is_told_to_stay(
     monkeypatch.delenv(ship.URL_VARIABLE, raising=False)
     address = tmp_path / "serve.sock"
     server = UnixStreamServer(str(address), Takes)
-    monkeypatch.setattr(ship, "ensure_serve", lambda _home: address)
+    monkeypatch.setattr(delivery, "ensure_serve", lambda _home: address)
     monkeypatch.setattr(Takes, "asked", [])
     monkeypatch.setenv("INVIGILATOR_IDLE_S", "0.1")
     looked = threading.Semaphore(0)
@@ -132,7 +132,7 @@ def test_a_serve_that_cannot_be_reached_for_that_is_no_trouble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(ship.URL_VARIABLE, raising=False)
-    monkeypatch.setattr(ship, "ensure_serve", lambda _home: tmp_path / "nobody.sock")
+    monkeypatch.setattr(delivery, "ensure_serve", lambda _home: tmp_path / "nobody.sock")
     monkeypatch.setenv("INVIGILATOR_IDLE_S", "0.1")
     looked = threading.Semaphore(0)
     spool: Any = OneSegment()
