@@ -19,6 +19,7 @@ import httpx
 
 from invigilator.guard.errors import GuardError, NotFoundError, RefusedError, UnreachableError
 from invigilator.guard.home import Home
+from invigilator.guard.tls import verification
 
 URL_VARIABLE = "INVIGILATOR_SERVE_URL"
 TOKEN_VARIABLE = "INVIGILATOR_TOKEN"
@@ -81,7 +82,11 @@ class Address:
         """What is given, else `$INVIGILATOR_SERVE_URL` and `$INVIGILATOR_TOKEN`, else the home's socket."""
         chosen = None if home and not url else url or os.environ.get(URL_VARIABLE) or None
         if chosen is not None and not re.match(r"https?://[^/]", chosen):
-            raise GuardError("this is no URL of a service", where=chosen, fix="write http://HOST:PORT")
+            raise GuardError(
+                "this is no URL of a service",
+                where=chosen,
+                fix="write http://HOST:PORT, or https://HOST:PORT",
+            )
         return cls(chosen, token or os.environ.get(TOKEN_VARIABLE) or None, Home.locate(home))
 
     def __str__(self) -> str:
@@ -166,7 +171,7 @@ class Connection(_Link):
             return None
         if self._client is None:
             self.address.ensure()
-            transport = httpx.HTTPTransport(uds=self.socket_path())
+            transport = httpx.HTTPTransport(uds=self.socket_path(), verify=verification(self.base_url))
             self._client = httpx.Client(
                 base_url=self.base_url, headers=self.headers, transport=transport, timeout=REQUEST_TIMEOUT_S
             )
@@ -212,7 +217,7 @@ class AsyncConnection(_Link):
             return None
         if self._client is None:
             await asyncio.to_thread(self.address.ensure)
-            transport = httpx.AsyncHTTPTransport(uds=self.socket_path())
+            transport = httpx.AsyncHTTPTransport(uds=self.socket_path(), verify=verification(self.base_url))
             self._client = httpx.AsyncClient(
                 base_url=self.base_url, headers=self.headers, transport=transport, timeout=REQUEST_TIMEOUT_S
             )

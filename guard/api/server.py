@@ -11,7 +11,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,17 +21,18 @@ from invigilator.guard.api import app as application
 from invigilator.guard.api.access import Access, trusted_uids
 from invigilator.guard.api.connections import WAIT_S, TimelyProtocol
 from invigilator.guard.api.gate import StoreGate
+from invigilator.guard.api.listening import BACKLOG, listen_locally, listen_tcp
 from invigilator.guard.api.outbox import Outbox
 from invigilator.guard.api.privileges import drop, hand_over
 from invigilator.guard.api.start import ServeSettings
 from invigilator.guard.api.tokens import TokenFile
 from invigilator.guard.api.traffic import Traffic
 from invigilator.guard.errors import GuardError
-from invigilator.guard.home import short_address
 from invigilator.guard.supervisor import Supervisor
 from invigilator.incidents.store import Limits, Store
 
-BACKLOG = 1024
+HANDSHAKE_S = 10.0
+"""How long a stranger may take for TLS's beginning."""
 IDLE_LEAST_S = 2.0
 """Who was asked to come back in a second has to find it."""
 LATE_MODULES = ("chdb", "clickhouse_connect", "pandas", "pyarrow.csv", "uvicorn.lifespan.on")
@@ -49,8 +50,11 @@ class Server(uvicorn.Server):
         settings: ServeSettings,
         lock: int,
         manager: Supervisor,
+        secured: Sequence[socket.socket] = (),
     ) -> None:
         super().__init__(config)
+        self._secured = secured
+        self._tls = settings.tls
         self._manager = manager
         self._gate = gate
         self._traffic = traffic
@@ -72,7 +76,17 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer, and say so."""
         await super().startup(sockets)
+        for link in self._secured:
+            server = await asyncio.get_running_loop().create_server(
+                self._protocol, sock=link, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_S, backlog=BACKLOG
+            )
+            self.servers.append(server)
         self._manager.ready()
+
+    def _protocol(self) -> TimelyProtocol:
+        """One connection's, as uvicorn makes it for the listeners without TLS."""
+        state = self.lifespan.state
+        return TimelyProtocol(config=self.config, server_state=self.server_state, app_state=state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Say that the end begins, and answer what is being asked."""
@@ -103,7 +117,9 @@ def serve(settings: ServeSettings, manager: Supervisor) -> None:
     hand_over(home.audit, settings.uid)
     opener: Callable[[str], Store] = Store.open
     import_late_modules()
-    listeners = listen(settings)
+    listeners, over_tcp = [listen_locally(home)], listen_tcp(settings)
+    if settings.tls is None:
+        listeners += over_tcp
     _allow_descriptors()
     trusted = trusted_uids()
     drop(settings.uid)
@@ -127,7 +143,8 @@ def serve(settings: ServeSettings, manager: Supervisor) -> None:
         timeout_graceful_shutdown=30,
         h11_max_incomplete_event_size=64 << 10,
     )
-    server = Server(config, gate, traffic, settings, start_lock, manager)
+    secured = over_tcp if settings.tls is not None else []
+    server = Server(config, gate, traffic, settings, start_lock, manager, secured)
     asyncio.run(server.serve(sockets=listeners))
     os.close(held)
 
@@ -157,35 +174,3 @@ def hold(path: Path) -> int:
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
-
-
-def listen(settings: ServeSettings) -> list[socket.socket]:
-    """The listening sockets: the home's Unix socket and, if asked for, loopback TCP."""
-    path = settings.home.serve_socket
-    path.unlink(missing_ok=True)
-    local = socket.socket(socket.AF_UNIX)
-    with short_address(path) as address:
-        local.bind(address)
-    # Everybody may connect: who they are is asked of the kernel, what they may is asked of their token.
-    path.chmod(0o666)
-    local.listen(BACKLOG)
-    listeners = [local]
-    if settings.listen is not None:
-        listeners.append(listen_tcp(*settings.listen))
-    return listeners
-
-
-def listen_tcp(host: str, port: int) -> socket.socket:
-    """A listening loopback socket; other addresses are refused, as tokens would travel in the clear."""
-    if host not in ("127.0.0.1", "::1", "localhost"):
-        fix = "listen on 127.0.0.1 and put a TLS proxy in front"
-        raise GuardError("guard serve listens on loopback only", where=host, fix=fix)
-    family = socket.AF_INET6 if host == "::1" else socket.AF_INET
-    link = socket.socket(family)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        link.bind((host, port))
-    except OSError as error:
-        raise GuardError(f"cannot listen: {error.strerror}", where=f"{host}:{port}") from None
-    link.listen(BACKLOG)
-    return link

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 
 from invigilator.guard.api.privileges import seclude
@@ -14,10 +15,11 @@ SERVE_UID = 61500
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """`store`: a folder's path or a ClickHouse URL. `listen`: (host, port) of loopback TCP, or None.
+    """`store`: a folder's path or a ClickHouse URL. `listen`: (host, port) of TCP, or None.
 
     `idle_timeout_s`: end after that many seconds without a request; None: never. `query_time_s`: limit of a
-    user's query.
+    user's query. `tls`: what the TCP listener shows its clients; without it it is to be loopback, unless
+    `insecure_plaintext`.
     """
 
     home: Home
@@ -26,6 +28,8 @@ class ServeSettings:
     listen: tuple[str, int] | None = None
     idle_timeout_s: float | None = None
     query_time_s: float = 30.0
+    tls: ssl.SSLContext | None = None
+    insecure_plaintext: bool = False
 
 
 def start(settings: ServeSettings) -> None:

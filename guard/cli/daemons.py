@@ -117,8 +117,25 @@ def serve(
         int, typer.Option(metavar="N", min=1, max=UID_MOST, help="As root: become this user id.")
     ] = 61500,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Also listen here (loopback only, with tokens).")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Also listen here, with tokens; off loopback with TLS only."),
     ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="TLS: the server's certificate (PEM, with its chain).", show_default=False
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="TLS: the certificate's key (PEM).", show_default=False),
+    ] = None,
+    insecure_plaintext: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-plaintext", help="Off loopback without TLS: who is on the way reads the tokens."
+        ),
+    ] = False,
     idle: Annotated[
         float | None,
         typer.Option("--idle-timeout", metavar="SECONDS", min=0, help="End when nothing was asked so long."),
@@ -132,11 +149,19 @@ def serve(
 
     from invigilator.guard.api.start import ServeSettings, start
     from invigilator.guard.home import Home
+    from invigilator.guard.tls import server_context
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     place = Home.locate(home)
     address = parse_address(listen) if listen else None
-    start(ServeSettings(place, store or str(place.store), uid, address, idle, query_time))
+    if (tls_cert is None) != (tls_key is None):
+        raise typer.BadParameter("a certificate and its key go together", param_hint="--tls-cert, --tls-key")
+    if tls_cert and address is None:
+        raise typer.BadParameter("TLS is for --listen; the Unix socket has none", param_hint="--tls-cert")
+    # Read as the user who starts it: the key is nothing that serve itself can open.
+    tls = server_context(tls_cert, tls_key) if tls_cert and tls_key else None
+    where = store or str(place.store)
+    start(ServeSettings(place, where, uid, address, idle, query_time, tls, insecure_plaintext))
 
 
 def parse_address(text: str) -> tuple[str, int]:
