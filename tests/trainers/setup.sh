@@ -20,13 +20,13 @@ for name in "$@"; do
 	trl) install trl $bare $torch trl==1.16.0 ;;
 	verl) # without the engines that it names: its reward managers, estimators and losses need none
 		install verl $bare $torch 'tensordict>=0.8,<=0.10,!=0.9.0' omegaconf hydra-core codetiming dill packaging ray \
-			pandas pyarrow 'transformers>=5.5.3,<5.11,!=5.6.0' peft accelerate
+			pandas pyarrow aiohttp torchdata datasets 'transformers>=5.5.3,<5.11,!=5.6.0' peft accelerate
 		install verl --no-deps verl==0.9.1 ;;
 	verifiers) install verifiers $bare verifiers==0.4.0 ;;
 	inspect) install inspect $bare inspect-ai==0.3.285 ;;
 	skyrl) install skyrl $bare skyrl-gym==0.4.0 ;;
 	openrlhf) # without the engines: what loads and asks a reward function needs none
-		install openrlhf $bare $torch aiohttp
+		install openrlhf $bare $torch aiohttp numpy pylatexenc sympy transformers==5.15.0
 		install openrlhf --no-deps openrlhf==0.11.2 ;;
 	harbor) # asks for Python 3.12; the types that the adapter meets do not need it
 		install harbor $bare

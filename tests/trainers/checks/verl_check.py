@@ -17,7 +17,7 @@ from verl.trainer.ppo.core_algos import agg_loss
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
 from invigilator.guard.trainers.core import CannotMaskError
-from invigilator.guard.trainers.verl import ESTIMATOR, guarded, install
+from invigilator.guard.trainers.verl import guarded, install
 
 LENGTH = 4
 
@@ -69,8 +69,8 @@ def main() -> None:
     if sys.argv[1] != "mask":
         tell(found)
         return
-    install()
-    install()
+    name = install()
+    assert install() == name
     rewards = torch.zeros(len(IDS), LENGTH)
     rewards[:, -1] = torch.tensor([float(one) for one in found.values() if one is not None])
     data = DataProto(
@@ -80,7 +80,7 @@ def main() -> None:
         ),
         non_tensor_batch={"uid": np.array(["one group"] * len(IDS), dtype=object)},
     )
-    made = compute_advantage(data, ESTIMATOR, config=OmegaConf.create({"norm_adv_by_std_in_grpo": True}))
+    made = compute_advantage(data, name, config=OmegaConf.create({"norm_adv_by_std_in_grpo": True}))
     logits = torch.zeros(len(IDS), LENGTH, requires_grad=True)
     loss = agg_loss(-made.batch["advantages"] * logits, made.batch["response_mask"], "seq-mean-token-mean")
     kl = agg_loss(logits**2 + logits, made.batch["response_mask"], "seq-mean-token-mean")
