@@ -61,7 +61,7 @@ def export(
 
     What is exported teaches evasion: the service keeps who took what, and the role needs the right to export.
 
-    \\b
+    \b
     Examples:
       guard export incidents --since 7d --format ocsf -o incidents.jsonl
       guard export events --run run-7 --label checkpoint=120 -o events.parquet
