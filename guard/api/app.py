@@ -91,7 +91,7 @@ def create(
     app.state.pid = os.getpid()
     problem.install(app)
     for router in ROUTERS:
-        app.include_router(router)
+        app.include_router(router, responses=problem.DOCUMENTED)
     app.add_middleware(TrafficRules, access=access, traffic=traffic or Traffic())
     app.add_middleware(metrics.Timed, metrics=app.state.metrics)
     return app

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -17,6 +18,26 @@ _KNOWN = {
     405: ("method-not-allowed", "this address takes no such method"),
 }
 _log = logging.getLogger("invigilator.serve")
+
+
+class Problem(BaseModel):
+    """What is wrong. `code` is stable, `detail` says it for people, `fix` what to do."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    fix: str = ""
+
+
+DOCUMENTED: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "What is wrong, and what to do",
+        "content": {"application/problem+json": {"schema": Problem.model_json_schema()}},
+    }
+}
+"""What the OpenAPI document says of every operation's errors."""
 
 
 class ProblemError(HTTPException):
