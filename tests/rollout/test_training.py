@@ -13,7 +13,7 @@ from invigilator.guard.demo.training.actions import ACTIONS
 from invigilator.guard.demo.training.episodes import Episode, Gym
 from invigilator.guard.demo.training.learner import Learner
 
-SALT = "1"
+SALT = "2"
 """An honest try finds an answer for it."""
 
 
