@@ -18,10 +18,8 @@ for name in "$@"; do
 	/usr/bin/python3 -m venv "$folder/$name.new"
 	case $name in
 	trl) install trl $bare $torch trl==1.16.0 ;;
-	verl) # without the engines that it names: its reward managers, estimators and losses need none
-		install verl $bare $torch 'tensordict>=0.8,<=0.10,!=0.9.0' omegaconf hydra-core codetiming dill packaging ray \
-			pandas pyarrow aiohttp torchdata datasets 'transformers>=5.5.3,<5.11,!=5.6.0' peft accelerate
-		install verl --no-deps verl==0.9.1 ;;
+	verl) # the last four are what its trainer's module imports beside what it asks for
+		install verl $bare $torch verl==0.9.1 cachetools pillow uvicorn fastapi ;;
 	verifiers) install verifiers $bare verifiers==0.4.0 ;;
 	inspect) install inspect $bare inspect-ai==0.3.285 ;;
 	skyrl) install skyrl $bare skyrl-gym==0.4.0 ;;

@@ -38,7 +38,7 @@ class Words:
 def row(rollout: str) -> DataProto:
     """One finished rollout, as an agent loop hands it on."""
     ones = torch.ones(1, LENGTH, dtype=torch.long)
-    batch = TensorDict({"responses": ones, "attention_mask": torch.ones(1, 2 * LENGTH)}, batch_size=1)
+    batch = TensorDict({"responses": ones, "attention_mask": ones.repeat(1, 2)}, batch_size=1)
     told = {
         "data_source": np.array(["mine"], dtype=object),
         "reward_model": np.array([{"ground_truth": ""}], dtype=object),
