@@ -293,6 +293,11 @@ class Invigilator:
         found: dict[str, Any] = self._ask(Ask("GET", path)).json()
         return found
 
+    def forget(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Take a rollout's or a project's rows out of the store, for good (POST /v1/forget); for admins."""
+        done: dict[str, Any] = self._ask(Ask("POST", "/v1/forget", dict(order))).json()
+        return done
+
     def listed(
         self, key: Literal["incidents", "rollouts", "audit"], limit: int, **filters: str
     ) -> list[dict[str, Any]]:

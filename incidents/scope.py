@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 BY_BOX = ("rollouts", "penalties", "incidents", "steps", "coverage", "events", "activity", "activity_feed")
 """Tables whose rows name their sandbox."""
-NEVER = ("audit", "falco_alerts")
+NEVER = ("audit", "falco_alerts", "forgotten")
 """Tables whose rows name no sandbox, or are no bound reader's at all."""
 OPEN = ("policies", "detectors")
 """Tables of what judged, not of what was done: they belong to no project."""

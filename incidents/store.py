@@ -18,6 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from invigilator.incidents import forget as forgetting
 from invigilator.incidents import migrations, readonly, results, scope, segment
 from invigilator.incidents.engine import (
     Engine,
@@ -50,7 +51,7 @@ TABLES = (
 SERVICE_TABLES = frozenset({"reviews", "deliveries", "audit", "falco_alerts"})
 """Of these, those whose rows the service makes itself: no node may bring any."""
 
-UNREAD_TABLES = frozenset({"audit"})
+UNREAD_TABLES = frozenset({"audit", "forgotten"})
 """Tables that no user's query reads."""
 
 
@@ -202,6 +203,21 @@ class Store:
             raise StoreError(f"no retention of {days} days for {table}: name one of {named}")
         with self._guard:
             self._engine.command(f"ALTER TABLE {table} MODIFY TTL day + INTERVAL {int(days)} DAY")
+
+    def boxes(self, meant: forgetting.Meant) -> list[forgetting.Box]:
+        """The sandboxes of a rollout or a project."""
+        with self._guard:
+            return forgetting.boxes(self._engine, meant)
+
+    def forget(self, found: list[forgetting.Box]) -> dict[str, int]:
+        """Take all rows of sandboxes out, for good; how many by table."""
+        with self._guard:
+            return forgetting.forget(self._engine, found)
+
+    def sweep(self) -> dict[str, int]:
+        """Take out what came late of what was forgotten; how many rows by table."""
+        with self._guard:
+            return forgetting.sweep(self._engine)
 
     def close(self) -> None:
         """End it; another process can open the folder then."""

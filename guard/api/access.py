@@ -5,28 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fastapi import Request
 
 from invigilator.guard.api.problem import ProblemError
 
 Role = Literal["node", "trainer", "researcher", "engineer", "admin", "scraper"]
-Right = Literal["ingest", "verdicts", "monitor_only", "sql", "review", "metrics", "audit", "export", "falco"]
+Right = Literal[
+    "ingest", "verdicts", "monitor_only", "sql", "review", "metrics", "audit", "export", "falco", "forget"
+]
 
 RIGHTS: dict[Role, frozenset[Right]] = {
     "node": frozenset({"ingest", "falco"}),
     "trainer": frozenset({"verdicts"}),
     "researcher": frozenset({"verdicts", "monitor_only", "sql", "review", "export"}),
     "engineer": frozenset({"verdicts", "monitor_only", "sql", "metrics", "audit"}),
-    "admin": frozenset(
-        {"ingest", "verdicts", "monitor_only", "sql", "review", "metrics", "audit", "export", "falco"}
-    ),
+    "admin": frozenset(get_args(Right)),
     "scraper": frozenset({"metrics"}),
 }
 """What each role may do. A trainer never sees monitor-only incidents, and so has no SQL either."""
 
-UNBOUND: frozenset[Right] = frozenset({"ingest", "metrics", "audit", "falco"})
+UNBOUND: frozenset[Right] = frozenset({"ingest", "metrics", "audit", "falco", "forget"})
 """Rights of nobody who is bound to projects."""
 BINDABLE: tuple[Role, ...] = ("trainer", "researcher", "engineer")
 """Roles whose tokens may be bound to projects."""

@@ -15,6 +15,7 @@ from invigilator.guard.api import (
     backtests,
     exports,
     falco,
+    forgetting,
     health,
     incidents,
     metrics,
@@ -44,6 +45,7 @@ ROUTERS = (
     exports.router,
     metrics.router,
     audit.router,
+    forgetting.router,
     falco.router,
     pages.router,
 )
@@ -64,6 +66,7 @@ def create(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         tasks = [asyncio.create_task(gate.keep_open()), asyncio.create_task(keep_up(gate, outbox))]
         tasks.append(asyncio.create_task(falco.keep_joining(gate, outbox)))
+        tasks.append(asyncio.create_task(forgetting.keep_forgetting(gate)))
         if left is not None:
             tasks.append(asyncio.create_task(audit.keep_picking_up(left, outbox)))
         yield

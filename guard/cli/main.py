@@ -56,6 +56,7 @@ MODULES = (
     "units",
     "metrics",
     "audit",
+    "forget",
     "token",
     "version",
 )
