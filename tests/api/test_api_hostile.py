@@ -141,6 +141,11 @@ def test_every_route_asks_for_a_right_and_only_roles_that_have_it_pass(service, 
         ("post", "/v1/sql"): "sql",
         ("get", "/v1/queries"): "sql",
         ("post", "/v1/queries/{name}"): "sql",
+        ("get", "/v1/metrics"): "metrics",
+        ("post", "/v1/exports/{subject}"): "export",
+        ("post", "/v1/falco"): "falco",
+        ("get", "/v1/audit"): "audit",
+        ("post", "/v1/forget"): "forget",
     }
     paths = service.client().get("/v1/openapi.json").json()["paths"]
     routes = {(method, path) for path, methods in paths.items() for method in methods}
