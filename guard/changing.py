@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from typing import Any
 
+from invigilator.guard.auditing import leave
 from invigilator.guard.errors import GuardError
 from invigilator.guard.opening import PHASES, Watch, put_in_force, refuse_unenforced, require_tiers
 from invigilator.guard.services import Services
@@ -35,6 +37,7 @@ def change(services: Services, sandbox: Sandbox, watch: Watch, old: Policy, new:
     refuse_unenforced(new, sandbox.enforcement())
 
     versions = policy_versions(new)
+    leave(services.home, "policy.apply", str(sandbox.spec.sandbox_id), told(old), told(new))
     watch.later[versions.confinement] = new
     if services.denials is not None:
         alone = not any(sandbox.survivors(name) for name in PHASES)
@@ -59,6 +62,15 @@ def change(services: Services, sandbox: Sandbox, watch: Watch, old: Policy, new:
         tiers=tiers,
         versions=PolicyVersions(**versions._asdict()),
     )
+
+
+def told(policy: Policy) -> dict[str, Any]:
+    """A policy as the audit keeps it."""
+    return {
+        "name": policy.name,
+        "versions": policy_versions(policy)._asdict(),
+        "policy": policy.model_dump(mode="json"),
+    }
 
 
 def judged_parts(old: Policy, new: Policy) -> list[str]:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 class Ask:
     """One request that a flow wants made; it may be made again, as the service's requests are idempotent."""
 
-    method: Literal["GET", "POST"]
+    method: Literal["GET", "POST", "PUT"]
     path: str
     body: Any = None
     query: Mapping[str, str] | None = None

@@ -298,6 +298,17 @@ class Invigilator:
         done: dict[str, Any] = self._ask(Ask("POST", "/v1/forget", dict(order))).json()
         return done
 
+    def retention(self) -> dict[str, int | None]:
+        """Table → for how many days its rows are kept; None: for good. For engineers and admins."""
+        found: dict[str, int | None] = self._get("/v1/retention")["tables"]
+        return found
+
+    def keep(self, table: str, days: int) -> dict[str, int | None]:
+        """Keep a table's rows for so many days from now on; for admins. As `retention`, afterwards."""
+        path = f"/v1/retention/{quote(table, safe='')}"
+        found: dict[str, int | None] = self._ask(Ask("PUT", path, {"days": days})).json()["tables"]
+        return found
+
     def listed(
         self, key: Literal["incidents", "rollouts", "audit"], limit: int, **filters: str
     ) -> list[dict[str, Any]]:

@@ -66,6 +66,11 @@ _LEDGER_VALUES = """(
     {offset:Int64}, {day:Date})"""
 """Each name gets the row's number behind it."""
 
+_RETENTION = r"""
+SELECT name, extract(engine_full, 'toIntervalDay\\((\\d+)\\)') AS days FROM system.tables
+WHERE database = currentDatabase() AND engine LIKE '%MergeTree' ORDER BY name
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
@@ -195,6 +200,15 @@ class Store:
                 "WHERE database = currentDatabase() AND NOT startsWith(table, '.') ORDER BY table, position"
             )
         )
+
+    def retention(self) -> dict[str, int | None]:
+        """Table → for how many days its rows are kept; None: for good."""
+        with self._guard:
+            rows = self._engine.select(_RETENTION).to_pylist()
+        kept = {row["name"].decode(): row["days"].decode() for row in rows}
+        return {
+            name: int(kept[name]) if kept[name] else None for name in (*TABLES, "activity") if name in kept
+        }
 
     def set_retention(self, table: str, days: int) -> None:
         """Keep rows of `table` for `days` after their spooling; older days are dropped whole."""

@@ -23,6 +23,7 @@ from invigilator.guard.api import (
     penalties,
     problem,
     queries,
+    retention,
     rollouts,
     segments,
 )
@@ -47,6 +48,7 @@ ROUTERS = (
     audit.router,
     forgetting.router,
     falco.router,
+    retention.router,
     pages.router,
 )
 

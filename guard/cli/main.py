@@ -56,6 +56,7 @@ MODULES = (
     "units",
     "metrics",
     "audit",
+    "retention",
     "forget",
     "token",
     "version",

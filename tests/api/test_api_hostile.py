@@ -146,6 +146,8 @@ def test_every_route_asks_for_a_right_and_only_roles_that_have_it_pass(service, 
         ("post", "/v1/falco"): "falco",
         ("get", "/v1/audit"): "audit",
         ("post", "/v1/forget"): "forget",
+        ("get", "/v1/retention"): "audit",
+        ("put", "/v1/retention/{table}"): "forget",
     }
     paths = service.client().get("/v1/openapi.json").json()["paths"]
     routes = {(method, path) for path, methods in paths.items() for method in methods}

@@ -35,6 +35,8 @@ MAY = {
     "POST /v1/exports/{subject}": {"researcher", "admin"},
     "GET /v1/audit": {"engineer", "admin"},
     "POST /v1/forget": {"admin"},
+    "GET /v1/retention": {"engineer", "admin"},
+    "PUT /v1/retention/{table}": {"admin"},
 }
 OPEN = {"GET /v1/health"}
 FILLED = {
@@ -43,6 +45,7 @@ FILLED = {
     "{rollout_id}": "none",
     "{incident_id}": "no-such-incident",
     "{name}": "none",
+    "{table}": "none",
 }
 
 

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from conftest import TIMEOUT_S, wait_until
 from test_egress import HOST, SERVICES
 
 POLICY = """version: 1
@@ -83,6 +84,11 @@ def test_a_running_process_meets_the_new_rules_and_the_report_says_since_when(
     # each is judged by; a replay judges as was judged live.
     (refused,) = report["incidents"]
     assert (refused["kind"], refused["outcome"], refused["count"]) == ("egress_violation", "denied", 4)
+    audited = ("audit", "--action", "policy.apply", "--json")
+    wait_until(lambda: json.loads(own_node.guard(*audited).stdout), TIMEOUT_S)
+    [told] = json.loads(own_node.guard(*audited).stdout)
+    assert told["subject"] == report["sandbox_id"]
+    assert ["before" in told["before"], "after" in told["after"]] == [True, True]
     replayed = json.loads(own_node.guard("replay", "applied", "--json").stdout)
     assert replayed["same"] and replayed["incidents"] == report["incidents"]
     kept = "(SELECT max(text) FROM policies WHERE name = 'after') AS kept"
