@@ -15,7 +15,7 @@ from serving import Service, report, ship_report
 from invigilator.guard.api.outbox import Outbox
 from invigilator.guard.api.penalties import Wanted, answer
 from invigilator.guard.api.revising import TABLES, Sandbox, catch_up, revise
-from invigilator.incidents.records import PolicyRef, Report, Review
+from invigilator.incidents.records import PolicyRef, PolicyVersions, Report, Review
 from invigilator.incidents.rows import policy_rows, report_rows, review_rows
 from invigilator.incidents.store import Store
 from invigilator.profiles import canonical
@@ -102,7 +102,9 @@ def test_a_trainer_learns_nothing_of_what_only_watches(service: Service, spool_f
 
 def test_without_the_policy_the_review_stands_and_says_so(service: Service, spool_folder: Path) -> None:
     forge = found("reward_forge")
-    ship_report(service, report("rev-lost", [forge]), spool_folder)
+    lost = PolicyVersions(confinement="sha256:lost", detection="sha256:lost", penalty="sha256:lost")
+    made = report("rev-lost", [forge], policy=PolicyRef(name="lost", versions=lost))
+    ship_report(service, made, spool_folder)
     told = decide(service, forge.id, "dismiss")
     assert told["unchanged_because"] == "the policy that judged it is not in the store"
     assert told["before"] == told["after"]
