@@ -54,7 +54,9 @@ def export(
     ] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before then.")] = None,
     kind: Annotated[list[str] | None, typer.Option("--kind", metavar="KIND", help="Repeatable.")] = None,
-    outcome: Annotated[str, typer.Option("--outcome", help="Of incidents: denied, failed, success.")] = "",
+    outcome: Annotated[
+        str, typer.Option("--outcome", metavar="NAME", help="Of incidents: denied, failed, success.")
+    ] = "",
     server: ServerOption = None,
 ) -> None:
     """Write events, incidents or rollouts to a file: Parquet, JSON Lines, or OCSF 1.8.0 (JSON Lines).

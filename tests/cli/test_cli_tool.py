@@ -109,10 +109,10 @@ def test_an_error_of_a_run_is_json_too(lonely: Guard) -> None:
 def test_what_is_done_to_daemons_and_tokens_is_json_on_request(lonely: Guard) -> None:
     nothing = {"done": "does not run", "pid": None}
     assert json.loads(lonely("down", "--json").out) == {"agent": nothing, "serve": nothing}
-    made = json.loads(lonely("token", "create", "--role", "node", "--name", "n", "--json").out)
+    made = json.loads(lonely("token", "create", "--role", "node", "--name", "n", "--no-expiry", "--json").out)
     assert made["token"].startswith(f"inv_{made['id']}_") and made["role"] == "node"
     gone = json.loads(lonely("token", "revoke", made["id"], "--json").out)
-    assert gone == {"id": made["id"], "name": "n", "role": "node", "expires_at": None}
+    assert gone == {"id": made["id"], "name": "n", "role": "node", "projects": None, "expires_at": None}
 
 
 WALK = """
