@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from pydantic import ValidationError
 
 from invigilator.guard import penalty
 from invigilator.incidents.records import CoverageState, Incident, Penalty, Status
@@ -22,14 +25,16 @@ class Judged:
 class Pin:
     """Judges recorded incidents by the detection part of the policies that recorded them and a penalty part.
 
-    `penalty_part`: that part as JSON. `policies`: detection version → the policy's text as JSON.
+    `penalty_part`: that part as JSON. `policies`: detection version → the policy's text as JSON; one that
+    does not read is not known.
     """
 
     def __init__(self, penalty_part: Mapping[str, Any], policies: Mapping[str, Mapping[str, Any]]) -> None:
-        self._policies = {
-            version: Policy.model_validate({**text, "penalty": penalty_part})
-            for version, text in policies.items()
-        }
+        self._policies = {}
+        for version, text in policies.items():
+            # A text of another version of the policy's language: as if it were not there.
+            with contextlib.suppress(ValidationError):
+                self._policies[version] = Policy.model_validate({**text, "penalty": penalty_part})
         self._clean: dict[tuple[str, frozenset[tuple[str, CoverageState]], bool], Judged] = {}
 
     def judge(

@@ -43,11 +43,12 @@ def pin_for(
     wanted = sorted(set(detections))
     rows = fetch(store, "detection_policies", {"versions": json.dumps(wanted)})
     texts = {row["detection"]: json.loads(row["text"]) for row in rows}
-    unknown = [one for one in wanted if one not in texts]
+    pin = Pin(part, texts)
+    unknown = [one for one in wanted if not pin.knows(one)]
     if unknown and not skip_unknown:
-        detail = f"no policy with detection version {unknown[0]} is in the store: nothing can be judged anew"
+        detail = f"no policy with detection version {unknown[0]} can be read in the store: nothing is judged anew"
         raise ProblemError(409, "policy-unknown", detail, fix="ask without penalty_version")
-    return Pin(part, texts)
+    return pin
 
 
 def repin(store: Store, moment: Moment, rows: Columns, pin: Pin, version: str, run_id: str | None) -> Columns:

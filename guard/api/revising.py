@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
+from pydantic import ValidationError
 
 from invigilator.guard import penalty
 from invigilator.guard.api.gate import StoreGate
@@ -63,7 +64,7 @@ def revise(store: Store, outbox: Outbox, box: Sandbox) -> Revised:
         _write(store, outbox, report, "unfinished", ("penalties",))
     policy = _policy(store, report)
     if policy is None:
-        why = "the policy that judged it is not in the store"
+        why = "the policy that judged it is not in the store, or does not read"
         return Revised(report.penalty, report.penalty, why)
     ids = json.dumps([one.id for one in report.incidents])
     dismissed = {row["incident_id"] for row in fetch(store, "dismissed_of", {"ids": ids})}
@@ -139,7 +140,10 @@ def _policy(store: Store, report: Report) -> Policy | None:
         "policy",
         {"detection": versions.detection, "penalty": versions.penalty, "confinement": versions.confinement},
     )
-    return Policy.model_validate_json(found[0]["text"]) if found else None
+    try:
+        return Policy.model_validate_json(found[0]["text"]) if found else None
+    except ValidationError:
+        return None
 
 
 def _parameters(box: Sandbox) -> dict[str, str]:

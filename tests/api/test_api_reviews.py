@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from judging import ask, found, judged, policy, ship_rules, versions
-from serving import Service, report, ship_report
+from serving import Service, report, ship, ship_report
 
 from invigilator.guard.api.outbox import Outbox
 from invigilator.guard.api.penalties import Wanted, answer
@@ -106,8 +106,22 @@ def test_without_the_policy_the_review_stands_and_says_so(service: Service, spoo
     made = report("rev-lost", [forge], policy=PolicyRef(name="lost", versions=lost))
     ship_report(service, made, spool_folder)
     told = decide(service, forge.id, "dismiss")
-    assert told["unchanged_because"] == "the policy that judged it is not in the store"
+    assert told["unchanged_because"] == "the policy that judged it is not in the store, or does not read"
     assert told["before"] == told["after"]
+
+
+def test_a_policy_s_text_that_does_not_read_is_as_if_it_were_not_there(
+    service: Service, spool_folder: Path
+) -> None:
+    forge = found("reward_forge")
+    damaged = PolicyVersions(confinement="sha256:dam", detection="sha256:dam", penalty="sha256:dam")
+    policy = PolicyRef(name="damaged", versions=damaged)
+    ship(service, {"policies": policy_rows(policy, '{"penalty": {"cap": 3}}')}, spool_folder)
+    ship_report(service, report("rev-damaged", [forge], policy=policy), spool_folder)
+    told = decide(service, forge.id, "dismiss")
+    assert told["before"] == told["after"] and "does not read" in told["unchanged_because"]
+    body = {"rollout_ids": ["rev-damaged"], "penalty_version": "sha256:dam"}
+    assert service.client().post("/v1/penalties", json=body).status_code == 409
 
 
 class Dying(Outbox):
