@@ -6,6 +6,7 @@ user can enter; serve takes it from there, exactly once (`guard/api/audit.py`).
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pwd
@@ -34,7 +35,9 @@ def leave(
     try:
         _write(home, change)
     except OSError as error:
-        fix = "without an audit nothing is changed: be root, or free some space"
+        if error.errno == errno.ENOSPC:
+            raise  # said as it is of everything in the state folder
+        fix = "without an audit nothing is changed: be root"
         raise GuardError(
             f"the audit cannot be kept: {error.strerror}", where=str(home.audit), fix=fix
         ) from None
