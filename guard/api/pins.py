@@ -46,7 +46,7 @@ def pin_for(
     pin = Pin(part, texts)
     unknown = [one for one in wanted if not pin.knows(one)]
     if unknown and not skip_unknown:
-        detail = f"no policy with detection version {unknown[0]} can be read in the store: nothing is judged anew"
+        detail = f"no policy with detection version {unknown[0]} can be read: nothing is judged anew"
         raise ProblemError(409, "policy-unknown", detail, fix="ask without penalty_version")
     return pin
 
