@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from invigilator.incidents.spool import Spool
 from invigilator.incidents.store import Store
 
 
+PATIENCE_S = 60.0
+
+
 def everything(service: Service, name: str) -> dict[str, int]:
     """How many rows of each table name a rollout."""
     counted = {}
@@ -26,6 +30,14 @@ def everything(service: Service, name: str) -> dict[str, int]:
     return counted
 
 
+def handed_out(service: Service, name: str) -> None:
+    """Wait until what was answered of a rollout is in the store: it follows the answer."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not everything(service, name)["deliveries"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def test_a_forgotten_rollout_is_gone_and_its_neighbour_is_not(service: Service, spool_folder: Path) -> None:
     for name in ("f-gone", "f-kept"):
         one = incident("reward_forge", id=f"{name}-incident")
@@ -33,6 +45,7 @@ def test_a_forgotten_rollout_is_gone_and_its_neighbour_is_not(service: Service, 
         body = {"decision": "confirm", "comment": name}
         assert service.client().post(f"/v1/incidents/{one.id}/reviews", json=body).status_code == 201
         assert service.client().post("/v1/penalties", json={"rollout_ids": [name]}).status_code == 200
+        handed_out(service, name)
     kept = everything(service, "f-kept")
     answer = service.client().post("/v1/forget", json={"rollout_id": "f-gone"})
     assert answer.status_code == 200, answer.text
