@@ -16,7 +16,6 @@ from invigilator.incidents.rows import report_rows
 from invigilator.incidents.spool import Spool
 from invigilator.incidents.store import Store
 
-
 PATIENCE_S = 60.0
 
 
