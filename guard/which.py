@@ -41,9 +41,7 @@ class Which:
         for name, sign, at in (("since", ">=", self.since), ("until", "<", self.until)):
             if at is not None:
                 where.append(f"wall_time {sign} fromUnixTimestamp64Micro({{{name}:Int64}})")
-                given[name] = (min(max(datetime.fromisoformat(iso(at)), EPOCH), FAR) - EPOCH) // timedelta(
-                    microseconds=1
-                )
+                given[name] = microseconds(datetime.fromisoformat(iso(at)))
         if self.labels:
             parts = []
             for number, (key, value) in enumerate(self.labels.items()):
@@ -60,6 +58,11 @@ class Which:
             f"SELECT * FROM events_readable WHERE {chosen} ORDER BY sandbox_id, seq LIMIT {{rows:UInt64}}",
             given,
         )
+
+
+def microseconds(at: datetime) -> int:
+    """A time as the store's statements take it: microseconds since 1970, no further than a record's go."""
+    return (min(max(at, EPOCH), FAR) - EPOCH) // timedelta(microseconds=1)
 
 
 def iso(at: When) -> str:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from clickhouse_connect.driver import exceptions as ch
 
 from invigilator.incidents import lock
+from invigilator.incidents.scope import literal
 
 DATABASE = "invigilator"
 MOST_READERS = 8
@@ -155,8 +156,8 @@ class Embedded:
         incoming = self._folder / f"incoming-{uuid.uuid4().hex}"
         try:
             incoming.write_bytes(content)
-            clause = ", ".join(f"{name} = {_literal(value)}" for name, value in settings.items())
-            source = f"FROM INFILE {_literal(str(incoming))} SETTINGS {clause} FORMAT Arrow"
+            clause = ", ".join(f"{name} = {_setting(value)}" for name, value in settings.items())
+            source = f"FROM INFILE {literal(str(incoming))} SETTINGS {clause} FORMAT Arrow"
             self.command(f"INSERT INTO {table} ({', '.join(columns)}) {source}")
         except OSError as error:
             raise StoreUnavailableError(
@@ -209,7 +210,7 @@ class Embedded:
     def _use_database(self, client: Any) -> None:
         client.command(f"USE {DATABASE}")
         for name, value in {**OUTPUT_SETTINGS, "max_query_size": QUERY_BYTES_MAX}.items():
-            client.command(f"SET {name} = {_literal(value)}")
+            client.command(f"SET {name} = {_setting(value)}")
 
     def _reader(self, limits: Limits) -> Any:
         """A session that is read-only for good: once `readonly` is set, nothing in it can be changed."""
@@ -219,7 +220,7 @@ class Embedded:
             client = self._connect()
             self._use_database(client)
             for name, value in limit_settings(limits).items():
-                client.command(f"SET {name} = {_literal(value)}")
+                client.command(f"SET {name} = {_setting(value)}")
             self._readers[limits] = client
         return self._readers[limits]
 
@@ -303,10 +304,8 @@ def _arrow(raw: bytes) -> pa.Table:
     return pa.ipc.open_stream(raw).read_all() if raw else pa.table({})
 
 
-def _literal(value: str | int) -> str:
-    return (
-        str(value) if isinstance(value, int) else "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-    )
+def _setting(value: str | int) -> str:
+    return str(value) if isinstance(value, int) else literal(value)
 
 
 @contextlib.contextmanager

@@ -154,7 +154,7 @@ def rows(table: str, values: Sequence[Mapping[str, Any]]) -> pa.Table:
             raise ValueError(f"a row of {table} differs in {sorted(set(value) ^ set(columns))}")
     schema = pa.schema([pa.field(name, kind) for name, kind in columns.items()])
     return pa.table(
-        {name: pa.array([_clean(value[name]) for value in values], kind) for name, kind in columns.items()},
+        {name: pa.array([clean(value[name]) for value in values], kind) for name, kind in columns.items()},
         schema=schema,
     )
 
@@ -259,12 +259,14 @@ def _json(value: Any) -> str:
     return json.dumps(plain, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
 
 
-def _clean(value: Any) -> Any:
+def clean(value: Any) -> Any:
     """Lone surrogates, which carry bytes that are not UTF-8 in Python, as `\\udcHH`: Arrow text has none."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, list):
-        return [_clean(item) for item in value]
+        return [clean(item) for item in value]
     if isinstance(value, tuple):
-        return tuple(_clean(item) for item in value)
+        return tuple(clean(item) for item in value)
+    if isinstance(value, dict):
+        return {clean(name): clean(item) for name, item in value.items()}
     return value

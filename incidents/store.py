@@ -54,6 +54,8 @@ SERVICE_TABLES = frozenset({"reviews", "deliveries", "audit", "falco_alerts"})
 UNREAD_TABLES = frozenset({"audit", "forgotten"})
 """Tables that no user's query reads."""
 
+RETAINED_TABLES = (*(name for name in TABLES if name != "audit"), "activity")
+"""Tables whose old days are dropped."""
 
 _LEDGER_INSERT = """
 INSERT INTO segments (segment_id, table_name, rows, bytes, sha256, schema_version, sandbox_id, first_seq,
@@ -212,8 +214,8 @@ class Store:
 
     def set_retention(self, table: str, days: int) -> None:
         """Keep rows of `table` for `days` after their spooling; older days are dropped whole."""
-        if table not in (*(set(TABLES) - {"audit"}), "activity") or days < 1:
-            named = ", ".join(name for name in TABLES if name != "audit")
+        if table not in RETAINED_TABLES or days < 1:
+            named = ", ".join(RETAINED_TABLES)
             raise StoreError(f"no retention of {days} days for {table}: name one of {named}")
         with self._guard:
             self._engine.command(f"ALTER TABLE {table} MODIFY TTL day + INTERVAL {int(days)} DAY")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -18,6 +17,7 @@ from invigilator.guard.api.gate import StoreGate
 from invigilator.guard.api.problem import ProblemError
 from invigilator.guard.api.reading import STATEMENTS
 from invigilator.guard.api.rollouts import ARROW_STREAM, arrow_bytes
+from invigilator.guard.which import EPOCH, FAR, microseconds
 from invigilator.incidents.migrations import fill
 from invigilator.incidents.store import Limits, Store
 
@@ -25,9 +25,6 @@ router = APIRouter(prefix="/v1", tags=["exports"])
 Exporter = Annotated[Caller, Depends(needs("export"))]
 Subject = Literal["events", "incidents", "rollouts"]
 Text = Annotated[str, Field(max_length=1024)]
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FAR = datetime(2100, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 NO_BOX = UUID(int=0)
 ANY_BYTES = frozenset({"path", "path2", "text", "exe"})
 """Columns of events that hold whatever the agent chose; they stay bytes."""
@@ -104,8 +101,8 @@ def take(store: Store, subject: Subject, wanted: Wanted, limits: Limits) -> Piec
         "run_id": wanted.run_id,
         "rollout_id": wanted.rollout_id,
         "labels": json.dumps(wanted.labels),
-        "since": (min(max(wanted.since, EPOCH), FAR) - EPOCH) // MICROSECOND,
-        "until": (min(max(wanted.until, EPOCH), FAR) - EPOCH) // MICROSECOND,
+        "since": microseconds(wanted.since),
+        "until": microseconds(wanted.until),
         "kinds": json.dumps(wanted.kinds),
         "outcome": wanted.outcome,
         "box": str(wanted.after.sandbox_id),

@@ -19,9 +19,9 @@ from invigilator.guard.api.access import Caller, needs
 from invigilator.guard.api.gate import StoreGate
 from invigilator.guard.api.outbox import Outbox
 from invigilator.guard.api.problem import ProblemError
-from invigilator.guard.api.reading import fetch
+from invigilator.guard.api.reading import STATEMENTS, fetch
 from invigilator.incidents.results import readable
-from invigilator.incidents.rows import incident_rows, rows
+from invigilator.incidents.rows import clean, incident_rows, rows
 from invigilator.incidents.store import Store, StoreError
 
 router = APIRouter(prefix="/v1", tags=["falco"])
@@ -56,7 +56,7 @@ def parse(body: bytes) -> list[falco.Alert]:
         found: Any = (
             json.loads(text) if "\n{" not in text else [json.loads(line) for line in text.splitlines()]
         )
-        found = without_surrogates(found)
+        found = clean(found)
         told = ALERTS.validate_python(found if isinstance(found, list) else [found])
     except ValidationError as error:
         first = error.errors()[0]
@@ -67,17 +67,6 @@ def parse(body: bytes) -> list[falco.Alert]:
     if not 0 < len(told) <= ALERTS_MOST:
         raise ProblemError(422, "invalid-alert", f"between 1 and {ALERTS_MOST} alerts go together")
     return told
-
-
-def without_surrogates(value: Any) -> Any:
-    """Text as it can be kept: an alert whose agent chose odd bytes must not be lost for them."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, list):
-        return [without_surrogates(one) for one in value]
-    if isinstance(value, dict):
-        return {without_surrogates(name): without_surrogates(one) for name, one in value.items()}
-    return value
 
 
 async def keep_joining(gate: StoreGate, outbox: Outbox) -> None:
@@ -115,7 +104,5 @@ def join(store: Store, outbox: Outbox, seen: tuple[int, int] = (0, 0)) -> tuple[
 
 
 def _select(store: Store, name: str) -> list[dict[str, Any]]:
-    from invigilator.guard.api.reading import STATEMENTS
-
     found: list[dict[str, Any]] = readable(store.select(STATEMENTS[name])).to_pylist()
     return found

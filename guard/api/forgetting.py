@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from invigilator.guard.api import audit
 from invigilator.guard.api.access import Caller, needs
 from invigilator.guard.api.gate import StoreGate
-from invigilator.guard.api.problem import ProblemError
+from invigilator.guard.api.problem import ProblemError, ambiguous_rollout
 from invigilator.incidents.forget import Box, Meant
 from invigilator.incidents.store import Store, StoreError
 
@@ -75,8 +75,7 @@ def chosen(found: list[Box], order: Order) -> list[str]:
         raise ProblemError(404, "nothing-to-forget", "nothing of it is in the store")
     runs = sorted({box.run_id for box in found})
     if order.rollout_id and order.run_id is None and len(runs) > 1:
-        detail = f"rollout {order.rollout_id!r} is in {len(runs)} runs: {', '.join(map(repr, runs[:5]))}"
-        raise ProblemError(409, "ambiguous-rollout", detail, fix="say which run with run_id")
+        raise ambiguous_rollout(order.rollout_id, runs)
     return sorted({box.rollout_id for box in found})[:NAMED]
 
 

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from invigilator.guard.answers import RolloutPenalty, construct
 from invigilator.guard.api.moment import Moment
-from invigilator.guard.api.problem import ProblemError
+from invigilator.guard.api.problem import ambiguous_rollout
 from invigilator.incidents.records import PenaltyReason, PolicyVersions
 from invigilator.incidents.store import Store
 
@@ -34,7 +34,7 @@ def rows_of(store: Store, moment: Moment, rollout_ids: Iterable[str], run_id: st
     runs: dict[str, str] = {}
     for name, run, attempt in zip(found["rollout_id"], found["run_id"], found["attempt"], strict=True):
         if runs.setdefault(name, run) != run:
-            raise _ambiguous(name, found)
+            raise ambiguous_rollout(name, _runs(name, found))
         latest[name] = max(attempt, latest.get(name, 0))
     pairs = zip(found["rollout_id"], found["attempt"], strict=True)
     kept = [place for place, (name, attempt) in enumerate(pairs) if attempt == latest[name]]
@@ -134,11 +134,9 @@ def _complete(store: Store, rows: Columns) -> None:
                 rows[name][place] = told[name][source]
 
 
-def _ambiguous(name: str, rows: Columns) -> ProblemError:
+def _runs(name: str, rows: Columns) -> list[str]:
     pairs = zip(rows["rollout_id"], rows["run_id"], strict=True)
-    runs = sorted({run for rollout, run in pairs if rollout == name})
-    detail = f"rollout {name!r} is in {len(runs)} runs: {', '.join(map(repr, runs[:5]))}"
-    return ProblemError(409, "ambiguous-rollout", detail, fix="say which run with run_id")
+    return sorted({run for rollout, run in pairs if rollout == name})
 
 
 def _shares(text: str) -> dict[str, float]:

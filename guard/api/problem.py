@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -70,6 +71,12 @@ class ProblemError(HTTPException):
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
         return Response(json.dumps(body), self.status, headers, "application/problem+json")
+
+
+def ambiguous_rollout(rollout_id: str, runs: Sequence[str]) -> ProblemError:
+    """409: several runs have a rollout of this id, and it was not said which is meant."""
+    detail = f"rollout {rollout_id!r} is in {len(runs)} runs: {', '.join(map(repr, runs[:5]))}"
+    return ProblemError(409, "ambiguous-rollout", detail, fix="say which run with run_id")
 
 
 def install(app: FastAPI) -> None:

@@ -12,7 +12,7 @@ from starlette.convertors import StringConvertor, register_url_convertor
 
 from invigilator.guard.api.access import Caller, needs
 from invigilator.guard.api.gate import StoreGate
-from invigilator.guard.api.problem import ProblemError
+from invigilator.guard.api.problem import ProblemError, ambiguous_rollout
 from invigilator.guard.api.reading import STATEMENTS, fetch
 from invigilator.incidents.records import Report
 from invigilator.incidents.store import Store
@@ -93,8 +93,7 @@ def choose(
     """The row asked for; 404 where there is none, 409 where several runs have one."""
     runs = sorted({row["run_id"] for row in found})
     if len(runs) > 1:
-        detail = f"rollout {rollout_id!r} is in {len(runs)} runs: {', '.join(map(repr, runs[:5]))}"
-        raise ProblemError(409, "ambiguous-rollout", detail, fix="say which run with run_id")
+        raise ambiguous_rollout(rollout_id, runs)
     rows = [row for row in found if sandbox_id is None or row["sandbox_id"] == str(sandbox_id)]
     if not rows:
         fix = "it may still be running: a rollout has a report when it has ended"

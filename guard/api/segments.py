@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Annotated
@@ -109,25 +108,24 @@ def _parts(body: bytes) -> list[tuple[bytes, str]]:
     return parts
 
 
-def refuse_forged(header: str) -> None:
+def refuse_forged(segment: Segment) -> None:
     """422 for rows that the service alone makes: a node could else review its own incidents."""
-    with contextlib.suppress(SegmentError):  # the store says what is wrong with it
-        if (table := Segment.from_header(header).table) in SERVICE_TABLES:
-            raise ProblemError(422, "invalid-segment", f"rows of {table} are made by the service alone")
+    if segment.table in SERVICE_TABLES:
+        raise ProblemError(422, "invalid-segment", f"rows of {segment.table} are made by the service alone")
 
 
 async def _store(request: Request, caller: Caller, parts: Sequence[tuple[bytes, str]]) -> list[Stored]:
-    for _, header in parts:
-        refuse_forged(header)
     gate: StoreGate = request.app.state.gate
     metrics: Metrics = request.app.state.metrics
     try:
-        done = await gate.run(lambda store: store.ingest_together(parts))
+        sent = [(content, Segment.from_header(header)) for content, header in parts]
+        for _, segment in sent:
+            refuse_forged(segment)
+        done = await gate.run(lambda store: store.ingest_together(sent))
     except SegmentError as error:
         metrics.refused()
         _log.warning("segment refused from %s: %s", caller.name, error)
         raise ProblemError(422, "invalid-segment", str(error)) from error
-    for one, (content, header) in zip(done, parts, strict=True):
-        table = Segment.from_header(header).table
-        metrics.stored(table, one.rows, len(content), duplicate=one.duplicate)
+    for one, (content, segment) in zip(done, sent, strict=True):
+        metrics.stored(segment.table, one.rows, len(content), duplicate=one.duplicate)
     return [Stored(segment_id=one.segment_id, rows=one.rows, duplicate=one.duplicate) for one in done]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from invigilator.guard.cli.server import JsonOption, ServerOption, client, named
+from invigilator.guard.cli.server import JsonOption, ServerOption, client, named_or_none
 
 
 def register(app: typer.Typer) -> None:
@@ -15,16 +15,14 @@ def register(app: typer.Typer) -> None:
     app.command("forget")(forget)
 
 
-def _given(text: str | None) -> str | None:
-    return None if text is None else named(text)
-
-
 def forget(
-    rollout: Annotated[str | None, typer.Option(metavar="ID", help="This rollout.", callback=_given)] = None,
+    rollout: Annotated[
+        str | None, typer.Option(metavar="ID", help="This rollout.", callback=named_or_none)
+    ] = None,
     run_id: Annotated[str | None, typer.Option("--run", metavar="ID", help="Of this run.")] = None,
     project: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="All rollouts with this label `project`.", callback=_given),
+        typer.Option(metavar="NAME", help="All rollouts with this label `project`.", callback=named_or_none),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     server: ServerOption = None,

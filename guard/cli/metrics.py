@@ -28,13 +28,11 @@ def metrics(
     The service also answers `GET /v1/metrics` (a token of role `scraper`). The agent listens on no network: a
     timer that runs `guard metrics --textfile` is how its own are scraped.
     """
-    from invigilator.guard.home import Home
+    from invigilator.guard.home import Home, write_atomically
     from invigilator.guard.nodemetrics import collect
 
     text = collect(Home.locate())
     if textfile is None:
         print(text, end="")
         return
-    fresh = textfile.with_name(f".{textfile.name}.new")
-    fresh.write_text(text)
-    fresh.replace(textfile)
+    write_atomically(textfile, text.encode(), 0o644)

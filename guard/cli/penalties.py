@@ -17,7 +17,7 @@ from invigilator.guard.cli.server import (
     chosen,
     client,
     each_named,
-    named,
+    named_or_none,
 )
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 15.0
 WAIT_MOST_S = 7 * 86_400.0
-MOST = 100_000
-"""Rollouts of one backtest."""
+BACKTEST_MOST = 100_000
 USED = ("run", "train_step", "checkpoint", "rollouts", "answers", "handed out", "now", "callers", "last")
 KINDS = ("kind", "rollouts before", "after", "changed", "mean change")
 CHECKPOINTS = (
@@ -44,11 +43,6 @@ CHECKPOINTS = (
     "after",
 )
 COLUMNS = ("rollout", "run", "attempt", "status", "penalty", "drop", "because")
-
-
-def named_or_none(text: str | None) -> str | None:
-    """As `named`, of what need not be given."""
-    return None if text is None else named(text)
 
 
 class Listing(TyperGroup):
@@ -197,8 +191,8 @@ def backtest(
         str, typer.Option(metavar="LABEL|FILE", help="A label, or a .csv or .parquet file, with the rewards.")
     ] = "reward",
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=100_000, help="The latest so many.")
-    ] = 100_000,
+        int, typer.Option(metavar="N", min=1, max=BACKTEST_MOST, help="The latest so many.")
+    ] = BACKTEST_MOST,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture (SVG) here.")] = None,
     server: ServerOption = None,
     json_output: JsonOption = False,

@@ -31,6 +31,11 @@ def named(text: str) -> str:
     return text
 
 
+def named_or_none(text: str | None) -> str | None:
+    """As `named`, of what need not be given."""
+    return None if text is None else named(text)
+
+
 def each_named(texts: list[str] | None) -> list[str] | None:
     """As `named`, of several."""
     return texts and [named(text) for text in texts]

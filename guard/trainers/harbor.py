@@ -10,11 +10,11 @@ what the guard looks for. The verdict is `invigilator.json` in the trial's folde
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from invigilator.guard.home import write_atomically
 from invigilator.guard.trainers.core import Adjusted, Judge
 
 FILE = "invigilator.json"
@@ -62,6 +62,5 @@ def told(one: Adjusted) -> dict[str, Any]:
 
 def write(target: Path, content: dict[str, Any]) -> None:
     """The file whole, or not at all."""
-    fresh = target.with_suffix(".new")
-    fresh.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    os.replace(fresh, target)  # noqa: PTH105
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    write_atomically(target, text.encode(), 0o644)

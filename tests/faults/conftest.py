@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "store"))
 
-from store_server import CACHE, PACKAGE, VERSION
+from store_server import installed_library
 
 SEED_VARIABLE = "FAULTS_SEED"
 
@@ -23,17 +22,7 @@ SEED_VARIABLE = "FAULTS_SEED"
 @pytest.fixture(scope="session")
 def library() -> Path:
     """The engine of the test server, installed when it is not there."""
-    path = CACHE / "node_modules" / PACKAGE / "libchdb.so"
-    if not path.exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("npm is missing: no ClickHouse server was killed (apt-get install npm)")
-        CACHE.mkdir(parents=True, exist_ok=True)
-        install = [npm, "install", "--no-save", "--ignore-scripts", "--prefix", str(CACHE)]
-        done = subprocess.run([*install, f"{PACKAGE}@{VERSION}"], capture_output=True, text=True, timeout=600)
-        if done.returncode != 0:
-            pytest.skip(f"npm cannot install {PACKAGE}: {done.stderr.strip()[-300:]}")
-    return path
+    return installed_library()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import uuid
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from store_server import CACHE, PACKAGE, VERSION, Server
+from store_server import Server, installed_library
 
 from invigilator.incidents.store import Store
 
@@ -19,25 +18,7 @@ from invigilator.incidents.store import Store
 @pytest.fixture(scope="session")
 def library() -> Path:
     """The engine of the test server, installed when it is not there."""
-    path = CACHE / "node_modules" / PACKAGE / "libchdb.so"
-    if not path.exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("npm is missing: the server half of the store's tests needs it (apt-get install npm)")
-        CACHE.mkdir(parents=True, exist_ok=True)
-        command = [
-            npm,
-            "install",
-            "--no-save",
-            "--ignore-scripts",
-            "--prefix",
-            str(CACHE),
-            f"{PACKAGE}@{VERSION}",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-        if done.returncode != 0:
-            pytest.skip(f"npm cannot install {PACKAGE}: {done.stderr.strip()[-300:]}")
-    return path
+    return installed_library()
 
 
 @pytest.fixture(scope="session")

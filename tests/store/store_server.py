@@ -6,6 +6,7 @@ ClickHouse's own HTTP listener; it is installed once into `.state/clickhouse`, w
 
 from __future__ import annotations
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +14,8 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+
+import pytest
 
 PACKAGE = "@chdb/lib-linux-x64-gnu"
 VERSION = "26.7.3-stable.1"
@@ -30,6 +33,21 @@ engine.chdb_query_cmdline.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char
 engine.chdb_query_cmdline(len(words), (ctypes.c_char_p * len(words))(*map(str.encode, words)))
 """
 LIFETIME_S = 900
+
+
+def installed_library() -> Path:
+    """The server's engine, installed when it is not there; a test that npm cannot give it to is skipped."""
+    path = CACHE / "node_modules" / PACKAGE / "libchdb.so"
+    if not path.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            pytest.skip("npm is missing: tests with a ClickHouse server need it (apt-get install npm)")
+        CACHE.mkdir(parents=True, exist_ok=True)
+        install = [npm, "install", "--no-save", "--ignore-scripts", "--prefix", str(CACHE)]
+        done = subprocess.run([*install, f"{PACKAGE}@{VERSION}"], capture_output=True, text=True, timeout=600)
+        if done.returncode != 0:
+            pytest.skip(f"npm cannot install {PACKAGE}: {done.stderr.strip()[-300:]}")
+    return path
 
 
 class Server:
